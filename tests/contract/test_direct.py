@@ -464,20 +464,18 @@ def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRe
     assert not redis.keys("notifier:own_rules:draft:*")
 
 
-def test_a_worker_may_publish_the_own_rules_of_two_versions_at_once(redis_server: EmbeddedRedis, redis: Redis) -> None:
+async def test_a_worker_may_publish_the_own_rules_of_two_versions_at_once(
+    redis_server: EmbeddedRedis, redis: Redis
+) -> None:
     """It may be told that those it follows are missing while it takes up others: each has its own users' alone."""
     users = [f"u{n}" for n in range(3_000)]
     old, new = (
         RuleTable(Policies(Policy(), users={user: Policy(gap_us=gap_us) for user in users}), version=str(gap_us))
         for gap_us in (S, 2 * S)
     )
-
-    async def publish() -> None:
-        client = AsyncRedis.from_url(redis_server.url)
-        await asyncio.gather(*(own_rules.publish(client, rules, "w") for rules in (old, new)))
-        await client.aclose()
-
-    asyncio.run(publish())
+    client = AsyncRedis.from_url(redis_server.url)
+    await asyncio.gather(*(own_rules.publish(client, rules, "w") for rules in (old, new)))
+    await client.aclose()
     for rules in (old, new):
         written = redis.hgetall(f"notifier:own_rules:{rules.own_rules}")
         assert written == {name.encode(): value.encode() for name, value in rules.own_fields()}

@@ -696,7 +696,7 @@ def test_rates_and_cost_of_a_call(subject: Subject) -> None:
         limiter.limit("5/fortnight", key="k", cost=lambda: 1)
 
 
-def test_it_is_closed(redis_server: EmbeddedRedis) -> None:
+async def test_it_is_closed(redis_server: EmbeddedRedis) -> None:
     """`with` closes the connections, and so does `close`; in memory there are none."""
     with MemoryLimiter() as memory:
         assert memory.acquire("k", "1/minute")
@@ -705,14 +705,10 @@ def test_it_is_closed(redis_server: EmbeddedRedis) -> None:
         connections = limiter.redis.connection_pool._available_connections
         assert [connection.is_connected for connection in connections] == [True]
     assert not any(connection.is_connected for connection in connections)
-
-    async def story() -> None:
-        async with AsyncLimiter.from_url(redis_server.url, namespace="n") as aio_limiter:
-            await aio_limiter.reset("k")
-        async with AsyncMemoryLimiter() as aio_memory:
-            assert await aio_memory.acquire("k", "1/minute")
-
-    asyncio.run(story())
+    async with AsyncLimiter.from_url(redis_server.url, namespace="n") as aio_limiter:
+        await aio_limiter.reset("k")
+    async with AsyncMemoryLimiter() as aio_memory:
+        assert await aio_memory.acquire("k", "1/minute")
 
 
 def test_a_block_a_penalty_and_a_reward(subject: Subject) -> None:
@@ -867,56 +863,48 @@ async def forever(asleep: asyncio.Event, _seconds: float) -> None:
     await asyncio.Event().wait()
 
 
-def test_a_cancelled_waiter_gives_its_place_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_waiter_gives_its_place_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled while it waits leaves nothing behind."""
     monkeypatch.setattr(base, "BACK_S", PATIENCE_S)
-
-    async def story() -> None:
-        kwargs = redis.connection_pool.connection_kwargs
-        limiter = AsyncLimiter.from_url(
-            f"redis://{kwargs['host']}:{kwargs['port']}/{kwargs.get('db', 0)}", namespace="w"
-        )
-        await limiter.acquire("k", "1/hour")
-        asleep = asyncio.Event()
-        monkeypatch.setattr(base, "_sleep", partial(forever, asleep))
-        waiter = asyncio.create_task(limiter.wait("k", "1/hour"))
-        await asleep.wait()
-        assert (await limiter.peek("k", "1/hour")).time_left > timedelta(hours=1)
-        waiter.cancel()
-        await asyncio.gather(waiter, return_exceptions=True)
-        assert (await limiter.peek("k", "1/hour")).time_left <= timedelta(hours=1)
-        await limiter.aclose()
-
-    asyncio.run(story())
+    kwargs = redis.connection_pool.connection_kwargs
+    limiter = AsyncLimiter.from_url(f"redis://{kwargs['host']}:{kwargs['port']}/{kwargs.get('db', 0)}", namespace="w")
+    await limiter.acquire("k", "1/hour")
+    asleep = asyncio.Event()
+    monkeypatch.setattr(base, "_sleep", partial(forever, asleep))
+    waiter = asyncio.create_task(limiter.wait("k", "1/hour"))
+    await asleep.wait()
+    assert (await limiter.peek("k", "1/hour")).time_left > timedelta(hours=1)
+    waiter.cancel()
+    await asyncio.gather(waiter, return_exceptions=True)
+    assert (await limiter.peek("k", "1/hour")).time_left <= timedelta(hours=1)
+    await limiter.aclose()
 
 
-def test_who_is_cancelled_does_not_wait_for_a_redis_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_cancelled_does_not_wait_for_a_redis_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its deadline is its own; the permit is given back when the answer comes."""
     monkeypatch.setattr(base, "BACK_S", 0)
     permit = MemoryLimiter().acquire("k", "1/hour")
+    answers, returned = asyncio.Event(), asyncio.Queue[Permit]()
 
-    async def story() -> None:
-        answers, returned = asyncio.Event(), asyncio.Queue[Permit]()
+    async def ask() -> Permit | Hold:
+        await answers.wait()
+        return permit
 
-        async def ask() -> Permit | Hold:
-            await answers.wait()
-            return permit
+    async def refund(back: Permit) -> bool:
+        returned.put_nowait(back)
+        return True
 
-        async def refund(back: Permit) -> bool:
-            returned.put_nowait(back)
-            return True
-
-        async with asyncio.timeout(PATIENCE_S):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0):
-                    await base.waited(ask(), refund)
-            answers.set()
-            assert await returned.get() == permit
-
-    asyncio.run(story())
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await base.waited(ask(), refund)
+        answers.set()
+        assert await returned.get() == permit
 
 
-def test_async_functions_of_a_plain_limiter_wait_in_the_loop(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_async_functions_of_a_plain_limiter_wait_in_the_loop(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many wait, they keep no thread, and each that is cancelled gives its place back."""
     monkeypatch.setattr(base, "BACK_S", PATIENCE_S)
     limiter = Limiter(redis, namespace="w")
@@ -929,18 +917,15 @@ def test_async_functions_of_a_plain_limiter_wait_in_the_loop(redis: Redis, monke
         answer = await asyncio.to_thread(limiter.peek, "k", "1/hour")
         return timedelta(0) if isinstance(answer, Permit) else answer.time_left
 
-    async def story() -> None:
-        await work()
-        waiting = [asyncio.create_task(work()) for _ in range(40)]
-        while await left() <= timedelta(hours=40):
-            pass
-        for task in waiting:
-            task.cancel()
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(each) for each in ended] == [asyncio.CancelledError] * 40
-        assert await left() <= timedelta(hours=1)
-
-    asyncio.run(story())
+    await work()
+    waiting = [asyncio.create_task(work()) for _ in range(40)]
+    while await left() <= timedelta(hours=40):
+        pass
+    for task in waiting:
+        task.cancel()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in ended] == [asyncio.CancelledError] * 40
+    assert await left() <= timedelta(hours=1)
 
 
 def test_an_object_whose_call_is_async_is_an_async_function() -> None:
@@ -957,7 +942,7 @@ def test_an_object_whose_call_is_async_is_an_async_function() -> None:
     assert isinstance(made, Job), "to call its class awaits nothing"
 
 
-def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back(
+async def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The call goes on in its thread; what it brings is not kept."""
@@ -973,16 +958,13 @@ def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back
     async def work() -> None:
         """Do nothing."""
 
-    async def story() -> None:
-        task = asyncio.create_task(work())
-        await asyncio.to_thread(asks.wait)
-        task.cancel()
-        await asyncio.sleep(0)
-        may_ask.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(story())
+    task = asyncio.create_task(work())
+    await asyncio.to_thread(asks.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    may_ask.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert limiter.count("k", last="1h") == 0
 
 

@@ -202,23 +202,19 @@ def test_whatever_is_asked_follows_the_slot(
 
 
 @CHANGES
-def test_so_does_an_asyncio_client(cluster: RedisCluster, change: Callable[[RedisCluster], None]) -> None:
+async def test_so_does_an_asyncio_client(cluster: RedisCluster, change: Callable[[RedisCluster], None]) -> None:
     """Also what it waits for: a list that is filled at the new owner wakes it."""
-
-    async def ask() -> None:
-        settings = RedisSettings.model_validate({"url": cluster.url, "socket_timeout": "30s"})  # more than it waits for
-        redis: Any = connect_async(settings)
-        await redis.set("{53t}x", "1")
-        waits = asyncio.create_task(redis.blpop(["{53t}list"], 20))
-        await asyncio.sleep(0)
-        await asyncio.to_thread(change, cluster)
-        async with redis.pipeline(transaction=True) as pipe:
-            assert await pipe.incr("{53t}x").get("{53t}x").execute() == [2, b"2"]
-        await redis.rpush("{53t}list", "woken")
-        assert await waits == (b"{53t}list", b"woken")
-        await redis.aclose()
-
-    asyncio.run(ask())
+    settings = RedisSettings.model_validate({"url": cluster.url, "socket_timeout": "30s"})  # more than it waits for
+    redis: Any = connect_async(settings)
+    await redis.set("{53t}x", "1")
+    waits = asyncio.create_task(redis.blpop(["{53t}list"], 20))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(change, cluster)
+    async with redis.pipeline(transaction=True) as pipe:
+        assert await pipe.incr("{53t}x").get("{53t}x").execute() == [2, b"2"]
+    await redis.rpush("{53t}list", "woken")
+    assert await waits == (b"{53t}list", b"woken")
+    await redis.aclose()
 
 
 FROZEN = {"socket_timeout": "1s"}
@@ -235,20 +231,16 @@ def test_a_frozen_primary_is_left(cluster: RedisCluster) -> None:
             assert client.incr("{53t}x") == 2
 
 
-def test_an_asyncio_client_leaves_it_too(cluster: RedisCluster) -> None:
+async def test_an_asyncio_client_leaves_it_too(cluster: RedisCluster) -> None:
     """A worker waits for it once, and goes on at the replica."""
-
-    async def ask() -> None:
-        redis: Any = connect_async(RedisSettings(url=cluster.url, **FROZEN))
-        await redis.set("{53t}x", "1")
-        assert await redis.wait(1, 10_000) == 1
-        with cluster.frozen_owner(SLOT):
-            with pytest.raises(RedisTimeoutError):
-                await redis.incr("{53t}x")
-            assert await redis.incr("{53t}x") == 2
-        await redis.aclose()
-
-    asyncio.run(ask())
+    redis: Any = connect_async(RedisSettings(url=cluster.url, **FROZEN))
+    await redis.set("{53t}x", "1")
+    assert await redis.wait(1, 10_000) == 1
+    with cluster.frozen_owner(SLOT):
+        with pytest.raises(RedisTimeoutError):
+            await redis.incr("{53t}x")
+        assert await redis.incr("{53t}x") == 2
+    await redis.aclose()
 
 
 @pytest.mark.parametrize("knows", [True, False], ids=["that worked before", "a fresh one"])

@@ -3,7 +3,6 @@
 So do time limits, such as Celery's. The next call has its own answer, password and database, and a place in the pool.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
@@ -95,7 +94,7 @@ def test_no_lock_is_left_behind(kind: str, urls: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS[:-1])
 @pytest.mark.parametrize("where", ["read_response", "send_packed_command"])
-def test_in_asyncio_as_well(kind: str, where: str, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_asyncio_as_well(kind: str, where: str, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the answer is read, and before a new connection has signed in."""
 
     async def ends(*_: object, **__: object) -> None:
@@ -104,40 +103,34 @@ def test_in_asyncio_as_well(kind: str, where: str, urls: dict[str, str], monkeyp
     async def late(*_: object, **__: object) -> bool:
         return False
 
-    async def story() -> None:
-        url = urls[kind]
-        client: Any = (
-            AsyncLimiter.from_url(url, namespace="x").redis if "limiter" in kind else async_of(RedisSettings(url=url))
-        )
-        connection = client.connection_pool.connection_class
-        assert await client.get(ENDED) == b"ended"
-        if where == "send_packed_command":
-            await client.connection_pool.disconnect()
-        with monkeypatch.context() as patch:
-            patch.setattr(connection, where, ends)
-            with pytest.raises(TimeLimitError):
-                await client.get(ENDED)
-        monkeypatch.setattr(connection, "can_read", late, raising=False)
-        assert await client.get(NEXT) == b"next"
-        await client.aclose()
-
-    asyncio.run(story())
+    url = urls[kind]
+    client: Any = (
+        AsyncLimiter.from_url(url, namespace="x").redis if "limiter" in kind else async_of(RedisSettings(url=url))
+    )
+    connection = client.connection_pool.connection_class
+    assert await client.get(ENDED) == b"ended"
+    if where == "send_packed_command":
+        await client.connection_pool.disconnect()
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, where, ends)
+        with pytest.raises(TimeLimitError):
+            await client.get(ENDED)
+    monkeypatch.setattr(connection, "can_read", late, raising=False)
+    assert await client.get(NEXT) == b"next"
+    await client.aclose()
 
 
-def test_on_a_cluster_in_asyncio_as_well(urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_on_a_cluster_in_asyncio_as_well(urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """There redis-py's nodes keep their connections without a pool."""
 
     async def ends(*_: object, **__: object) -> None:
         raise TimeLimitError
 
-    async def story() -> None:
-        async with AsyncLimiter.from_url(urls["limiter's cluster"], namespace="x") as limiter:
-            await limiter.add(NEXT, 5)
-            assert await limiter.count(ENDED, last="1h") == 0
-            with monkeypatch.context() as patch:
-                patch.setattr(AsyncConnection, "read_response", ends)
-                with pytest.raises(TimeLimitError):
-                    await limiter.count(ENDED, last="1h")
-            assert await limiter.count(NEXT, last="1h") == 5
-
-    asyncio.run(story())
+    async with AsyncLimiter.from_url(urls["limiter's cluster"], namespace="x") as limiter:
+        await limiter.add(NEXT, 5)
+        assert await limiter.count(ENDED, last="1h") == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(AsyncConnection, "read_response", ends)
+            with pytest.raises(TimeLimitError):
+                await limiter.count(ENDED, last="1h")
+        assert await limiter.count(NEXT, last="1h") == 5

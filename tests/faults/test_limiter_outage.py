@@ -57,18 +57,14 @@ class Broken:
         raise RedisConnectionError
 
 
-def test_a_server_that_hangs_is_not_waited_for(hanging: str) -> None:
+async def test_a_server_that_hangs_is_not_waited_for(hanging: str) -> None:
     """With `timeout` a call ends, in threads and in tasks, and `on_error` says how."""
     with Limiter.from_url(hanging, namespace="n", timeout="30ms") as limiter, pytest.raises(LimiterUnreachableError):
         limiter.acquire("k", "1/day")
     with Limiter.from_url(hanging, namespace="n", timeout=0.03, on_error="permit") as limiter:
         assert limiter.acquire("k", "1/day")
-
-    async def story() -> None:
-        async with AsyncLimiter.from_url(hanging, namespace="n", timeout="30ms", on_error="hold") as held:
-            assert isinstance(await held.acquire("k", "1/day"), Hold)
-
-    asyncio.run(story())
+    async with AsyncLimiter.from_url(hanging, namespace="n", timeout="30ms", on_error="hold") as held:
+        assert isinstance(await held.acquire("k", "1/day"), Hold)
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -261,7 +257,7 @@ def test_a_signals_handler_may_ask_in_the_middle() -> None:
     assert not asking.is_alive()
 
 
-def test_a_process_limits_by_its_share() -> None:
+async def test_a_process_limits_by_its_share() -> None:
     """With "memory" each of four processes admits a quarter, takes back what it gave, and names the rates asked for."""
     limiter = Limiter.from_url(NOWHERE, namespace="n", on_error="memory", processes=4)
     permits = [limiter.acquire("k", "8/minute") for _ in range(3)]
@@ -275,15 +271,11 @@ def test_a_process_limits_by_its_share() -> None:
     assert not limiter.acquire("large", "8/minute")
     with pytest.raises(LimiterUnreachableError):
         limiter.count("k", last="1m")
-
-    async def story() -> None:
-        async with AsyncLimiter.from_url(NOWHERE, namespace="n", on_error="memory", processes=4) as tasks:
-            one = await tasks.check("k", "4/minute")
-            assert not await tasks.acquire("k", "4/minute")
-            assert await tasks.refund(one)
-            assert await tasks.acquire("k", "4/minute")
-
-    asyncio.run(story())
+    async with AsyncLimiter.from_url(NOWHERE, namespace="n", on_error="memory", processes=4) as tasks:
+        one = await tasks.check("k", "4/minute")
+        assert not await tasks.acquire("k", "4/minute")
+        assert await tasks.refund(one)
+        assert await tasks.acquire("k", "4/minute")
 
 
 @pytest.mark.parametrize(

@@ -120,27 +120,23 @@ def test_an_event_has_an_id_of_its_own(settings: Settings) -> None:
     parts.close()
 
 
-def test_so_it_is_in_asyncio(settings: Settings) -> None:
+async def test_so_it_is_in_asyncio(settings: Settings) -> None:
     """The same producer, permits and preferences; one event loop, a few connections to each node."""
-
-    async def work() -> None:
-        async with AsyncNotifier.of(settings) as notifier:
-            found: list[str] = []
-            count = await notifier.send_many((notification(f"u{n}", n) for n in range(300)), on_accepted=found.extend)
-            assert count == len(set(found)) == 300
-            statuses = await asyncio.gather(*(notifier.status(job_id) for job_id in found[:20]))
-            assert [status and status.state for status in statuses] == ["queued"] * 20
-            assert (await notifier.cancel_many(found[:50])).cancelled == 50
-            await notifier.users.set("u7", gap="1h")
-            assert [entry["user"] async for entry in notifier.users.export()] == ["u7"]
-            permit = await notifier.acquire("u7")
-            assert isinstance(permit, Permit)
-            assert isinstance(await notifier.acquire("u7"), Hold)
-            assert await notifier.refund(permit)
-            assert isinstance(await notifier.acquire("u7"), Permit)
-            assert len([event async for event in notifier.events()]) == 50
-
-    asyncio.run(work())
+    async with AsyncNotifier.of(settings) as notifier:
+        found: list[str] = []
+        count = await notifier.send_many((notification(f"u{n}", n) for n in range(300)), on_accepted=found.extend)
+        assert count == len(set(found)) == 300
+        statuses = await asyncio.gather(*(notifier.status(job_id) for job_id in found[:20]))
+        assert [status and status.state for status in statuses] == ["queued"] * 20
+        assert (await notifier.cancel_many(found[:50])).cancelled == 50
+        await notifier.users.set("u7", gap="1h")
+        assert [entry["user"] async for entry in notifier.users.export()] == ["u7"]
+        permit = await notifier.acquire("u7")
+        assert isinstance(permit, Permit)
+        assert isinstance(await notifier.acquire("u7"), Hold)
+        assert await notifier.refund(permit)
+        assert isinstance(await notifier.acquire("u7"), Permit)
+        assert len([event async for event in notifier.events()]) == 50
 
 
 def test_the_number_is_fixed_at_the_first_start(cluster: RedisCluster, settings: Settings) -> None:

@@ -493,7 +493,7 @@ def test_a_request_that_http_cannot_carry_is_a_fault(value: str, certificates: C
     assert {(a.outcome, a.reason) for a in asyncio.run(run())} == {(Outcome.FAULT, "UnusableRequest")}
 
 
-def test_a_request_that_timed_out_is_cut(certificates: Certificates) -> None:
+async def test_a_request_that_timed_out_is_cut(certificates: Certificates) -> None:
     """What a request that was given up still had to send does not arrive: its connection is reset, not closed."""
     ends: list[str] = []
     ended = threading.Event()
@@ -506,17 +506,14 @@ def test_a_request_that_timed_out_is_cut(certificates: Certificates) -> None:
             ends.append(type(error).__name__)
         ended.set()
 
-    async def run() -> None:
-        with HostileServer(certificates, script, serve_http1_well, H1Peer) as server:
-            pool = Pool("fcm", tls=tls_context(certificates.ca_file, "ca"), timeout_s=SHORT_S, max_connections=2)
-            until = asyncio.get_running_loop().time() + 30
-            answer = await pool.post(f"{server.url}/x", b"", {}, origin=server.url, send_by=until)
-            assert isinstance(answer, Answer)
-            assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "Timeout")
-            await asyncio.to_thread(ended.wait, 20)
-            await pool.close()
-
-    asyncio.run(run())
+    with HostileServer(certificates, script, serve_http1_well, H1Peer) as server:
+        pool = Pool("fcm", tls=tls_context(certificates.ca_file, "ca"), timeout_s=SHORT_S, max_connections=2)
+        until = asyncio.get_running_loop().time() + 30
+        answer = await pool.post(f"{server.url}/x", b"", {}, origin=server.url, send_by=until)
+        assert isinstance(answer, Answer)
+        assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "Timeout")
+        await asyncio.to_thread(ended.wait, 20)
+        await pool.close()
     assert ends == ["ConnectionResetError"]
 
 

@@ -140,43 +140,35 @@ def test_what_cannot_be_used_changes_nothing(file: File, caplog: pytest.LogCaptu
         assert how_many(limiter, "gone") == 2
 
 
-def test_asyncio_follows_as_well(file: File) -> None:
+async def test_asyncio_follows_as_well(file: File) -> None:
     """AsyncLimiter takes up the same changes; it reads the file in a thread."""
-
-    async def story() -> None:
-        limiter = AsyncLimiter.from_config(file.path, namespace="n")
-        assert [type(await limiter.acquire("k", "login")) for _ in range(3)] == [Permit, Permit, Hold]
-        file.write("{login: 3/day}")
-        await asyncio.to_thread(goes_by, limiter, "3/day")
-        assert [type(await limiter.acquire("k", "login")) for _ in range(2)] == [Permit, Hold]
-        await limiter.aclose()
-
-    asyncio.run(story())
+    limiter = AsyncLimiter.from_config(file.path, namespace="n")
+    assert [type(await limiter.acquire("k", "login")) for _ in range(3)] == [Permit, Permit, Hold]
+    file.write("{login: 3/day}")
+    await asyncio.to_thread(goes_by, limiter, "3/day")
+    assert [type(await limiter.acquire("k", "login")) for _ in range(2)] == [Permit, Hold]
+    await limiter.aclose()
 
 
-def test_a_program_whose_threads_are_all_busy_waits_for_none(file: File) -> None:
+async def test_a_program_whose_threads_are_all_busy_waits_for_none(file: File) -> None:
     """Neither a limiter nor a Notifier of asyncio needs a free one of the loop's own threads to begin to follow."""
     document = file.path.read_text() + "categories: {default: {lane: default}}\nproviders: {apns: {client: console}}\n"
     file.path.write_text(document)
     free = threading.Event()
-
-    async def story() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        own = loop.run_in_executor(None, free.wait)
-        try:
-            async with (
-                asyncio.timeout(PATIENCE_S),
-                AsyncLimiter.from_config(file.path, namespace="n") as limiter,
-                AsyncNotifier.from_config(file.path) as notifier,
-            ):
-                assert await limiter.acquire("k", "login")
-                assert await notifier.send(note("anna"), timeout=2)
-        finally:
-            free.set()
-            await own
-
-    asyncio.run(story())
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    own = loop.run_in_executor(None, free.wait)
+    try:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            AsyncLimiter.from_config(file.path, namespace="n") as limiter,
+            AsyncNotifier.from_config(file.path) as notifier,
+        ):
+            assert await limiter.acquire("k", "login")
+            assert await notifier.send(note("anna"), timeout=2)
+    finally:
+        free.set()
+        await own
 
 
 def test_names_cost_nothing(file: File, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:

@@ -31,35 +31,29 @@ def test_every_client_will_do(redis: Redis, redis_server: EmbeddedRedis, options
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_every_asyncio_client_will_do(redis: Redis, redis_server: EmbeddedRedis, options: dict[str, Any]) -> None:
+async def test_every_asyncio_client_will_do(redis: Redis, redis_server: EmbeddedRedis, options: dict[str, Any]) -> None:
     """As with asyncio."""
-
-    async def story() -> None:
-        async with AsyncRedis.from_url(redis_server.url, protocol=2, **options) as client:
-            limiter = AsyncLimiter(client, namespace="n")
-            await limiter.acquire("k", "2/day")
-            redis.script_flush()
-            assert isinstance(await limiter.acquire("k", "2/day"), Permit)
-            assert isinstance(await limiter.acquire("k", "2/day"), Hold)
-
-    asyncio.run(story())
+    async with AsyncRedis.from_url(redis_server.url, protocol=2, **options) as client:
+        limiter = AsyncLimiter(client, namespace="n")
+        await limiter.acquire("k", "2/day")
+        redis.script_flush()
+        assert isinstance(await limiter.acquire("k", "2/day"), Permit)
+        assert isinstance(await limiter.acquire("k", "2/day"), Hold)
 
 
-def test_a_connection_that_redis_has_closed_is_no_reason_to_refuse(redis: Redis, redis_server: EmbeddedRedis) -> None:
+async def test_a_connection_that_redis_has_closed_is_no_reason_to_refuse(
+    redis: Redis, redis_server: EmbeddedRedis
+) -> None:
     """Redis closes what is idle for long; the next call goes over a connection of its own."""
     limiter = Limiter.from_url(redis_server.url, namespace="n")
     limiter.acquire("k", "5/day")
     redis.client_kill_filter(_type="normal", skipme=True)
     assert isinstance(limiter.acquire("k", "5/day"), Permit)
-
-    async def story() -> None:
-        async with AsyncLimiter.from_url(redis_server.url, namespace="n") as limiter:
-            await limiter.acquire("k", "5/day")
-            async with AsyncRedis.from_url(redis_server.url) as other:
-                await other.client_kill_filter(_type="normal", skipme=True)  # the event loop learns of it meanwhile
-            assert isinstance(await limiter.acquire("k", "5/day"), Permit)
-
-    asyncio.run(story())
+    async with AsyncLimiter.from_url(redis_server.url, namespace="n") as limiter:
+        await limiter.acquire("k", "5/day")
+        async with AsyncRedis.from_url(redis_server.url) as other:
+            await other.client_kill_filter(_type="normal", skipme=True)  # the event loop learns of it meanwhile
+        assert isinstance(await limiter.acquire("k", "5/day"), Permit)
 
 
 @pytest.mark.usefixtures("redis")

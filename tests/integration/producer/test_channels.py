@@ -67,21 +67,17 @@ def test_each_channel_is_limited_by_itself(redis: Redis, config: Path, simulator
         assert (gone.token, gone.reason) == (f"channel:{channels[0]}", "ChannelNotRegistered")
 
 
-def test_in_an_asyncio_program(config: Path, redis: Redis) -> None:
+async def test_in_an_asyncio_program(config: Path, redis: Redis) -> None:
     """AsyncNotifier sends to them; a thread makes and deletes them, and a Notifier works in a running loop too."""
-
-    async def session() -> None:
-        async with AsyncNotifier.from_config(config, follow=False) as made:
-            with notifier(config) as plain:
-                channel = await asyncio.to_thread(plain.channels.create, stores=True)
-                assert plain.channels.read(channel).stores
-                assert await made.send(to_channel(channel, update(1), category="scores"))
-                assert plain.channels.list() == [channel]
-                await asyncio.to_thread(plain.channels.delete, channel)
-                with pytest.raises(ChannelError, match="ChannelNotRegistered"):
-                    plain.channels.read(channel)
-
-    asyncio.run(session())
+    async with AsyncNotifier.from_config(config, follow=False) as made:
+        with notifier(config) as plain:
+            channel = await asyncio.to_thread(plain.channels.create, stores=True)
+            assert plain.channels.read(channel).stores
+            assert await made.send(to_channel(channel, update(1), category="scores"))
+            assert plain.channels.list() == [channel]
+            await asyncio.to_thread(plain.channels.delete, channel)
+            with pytest.raises(ChannelError, match="ChannelNotRegistered"):
+                plain.channels.read(channel)
     assert redis.llen("rq:queue:urgent") == 1
 
 

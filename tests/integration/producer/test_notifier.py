@@ -471,15 +471,11 @@ async def _each_call_means(made: Any, user: Any, redis: Redis) -> None:
     assert [key for key in redis.scan_iter() if b"held" in key.lower()] == []
 
 
-def test_a_user_may_be_a_member_of_an_enum(redis: Redis, config: Path, producer: Notifier) -> None:
+async def test_a_user_may_be_a_member_of_an_enum(redis: Redis, config: Path, producer: Notifier) -> None:
     """Every call means the user of that text: whose dedupe key it is, who is counted, asked for, and forgotten."""
-
-    async def both() -> None:
-        await _each_call_means(producer, User.HELD, redis)
-        async with AsyncNotifier.from_config(config, follow=False) as made:
-            await _each_call_means(made, User.HELD, redis)
-
-    asyncio.run(both())
+    await _each_call_means(producer, User.HELD, redis)
+    async with AsyncNotifier.from_config(config, follow=False) as made:
+        await _each_call_means(made, User.HELD, redis)
 
 
 def test_nothing_goes_before_its_time(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:

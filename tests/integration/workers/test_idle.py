@@ -45,29 +45,26 @@ def listening(redis: Redis) -> int:
 
 
 @pytest.mark.parametrize("lost", ["blmove", "blpop"])
-def test_it_looks_when_nobody_listens_any_more(redis_server: EmbeddedRedis, redis: Redis, lost: str) -> None:
+async def test_it_looks_when_nobody_listens_any_more(redis_server: EmbeddedRedis, redis: Redis, lost: str) -> None:
     """A node that dies closes what waits there for a push or a call: a look finds the one that took over."""
 
     def listening() -> list[dict[str, Any]]:
         return [client for client in redis.client_list() if client["cmd"] in {"blmove", "blpop"}]
 
-    async def story() -> None:
-        async with AsyncExitStack() as stack:
-            clients = [AsyncRedis.from_url(redis_server.url, protocol=2) for _ in range(2)]
-            stack.push_async_callback(clients[1].aclose)
-            idle = IdleWorker(*clients, "w1", ["default"], MANY)
-            stack.push_async_callback(idle.close)
-            await idle.wait(None)  # takes the lead
-            waiting = asyncio.create_task(idle.wait(None))
-            await asyncio.to_thread(eventually, lambda: len(listening()) == 2, "it to listen")
-            for client in listening():
-                if client["cmd"] == lost:
-                    redis.client_kill_filter(_id=client["id"])
-            async with asyncio.timeout(60):
-                await waiting
-            assert idle.leads
-
-    asyncio.run(story())
+    async with AsyncExitStack() as stack:
+        clients = [AsyncRedis.from_url(redis_server.url, protocol=2) for _ in range(2)]
+        stack.push_async_callback(clients[1].aclose)
+        idle = IdleWorker(*clients, "w1", ["default"], MANY)
+        stack.push_async_callback(idle.close)
+        await idle.wait(None)  # takes the lead
+        waiting = asyncio.create_task(idle.wait(None))
+        await asyncio.to_thread(eventually, lambda: len(listening()) == 2, "it to listen")
+        for client in listening():
+            if client["cmd"] == lost:
+                redis.client_kill_filter(_id=client["id"])
+        async with asyncio.timeout(60):
+            await waiting
+        assert idle.leads
 
 
 class Deaf(AsyncRedis):
@@ -80,52 +77,44 @@ class Deaf(AsyncRedis):
             await super().blpop(*args, **kwargs)
 
 
-def test_it_ends_though_a_client_is_deaf_to_the_first_cancelling(redis_server: EmbeddedRedis, redis: Redis) -> None:
+async def test_it_ends_though_a_client_is_deaf_to_the_first_cancelling(
+    redis_server: EmbeddedRedis, redis: Redis
+) -> None:
     """A worker that stops would wait for its calls that block, a minute each."""
-
-    async def story() -> None:
-        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
-            blocking = Deaf.from_url(redis_server.url, protocol=2, socket_timeout=None)
-            idle = IdleWorker(blocking, client, "w1", ["default"], MANY)
-            await idle.wait(None)  # takes the lead
-            waiting = asyncio.create_task(idle.wait(None))
-            await asyncio.to_thread(
-                eventually, lambda: [c for c in redis.client_list() if c["cmd"] == "blpop"], "a call"
-            )
-            waiting.cancel()
-            async with asyncio.timeout(30):
-                await idle.close()
-
-    asyncio.run(story())
+    async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+        blocking = Deaf.from_url(redis_server.url, protocol=2, socket_timeout=None)
+        idle = IdleWorker(blocking, client, "w1", ["default"], MANY)
+        await idle.wait(None)  # takes the lead
+        waiting = asyncio.create_task(idle.wait(None))
+        await asyncio.to_thread(eventually, lambda: [c for c in redis.client_list() if c["cmd"] == "blpop"], "a call")
+        waiting.cancel()
+        async with asyncio.timeout(30):
+            await idle.close()
 
 
-def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedis, redis: Redis) -> None:
+async def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """Two that looked by their own timers would take the same backlog: one the first of it, and the other in vain."""
+    async with two(redis_server) as (_, leader, follower):
+        assert await leader.wait(None)
+        following = asyncio.create_task(follower.wait(None))
+        for _ in range(2):
+            assert await leader.wait(0.3)
+        assert not await following, "its time is up, and the other one leads"
 
-    async def story() -> None:
-        async with two(redis_server) as (_, leader, follower):
-            assert await leader.wait(None)
-            following = asyncio.create_task(follower.wait(None))
-            for _ in range(2):
-                assert await leader.wait(0.3)
-            assert not await following, "its time is up, and the other one leads"
+        async with asyncio.timeout(60):
+            while not await follower.wait(None):  # w1 says no more that it leads
+                pass
+        assert follower.leads
 
-            async with asyncio.timeout(60):
-                while not await follower.wait(None):  # w1 says no more that it leads
-                    pass
-            assert follower.leads
-
-        redis.flushdb()
-        # Of many engines, because their lead does not lapse meanwhile, nor does a follower's wait end by itself.
-        async with two(redis_server, MANY) as (_, leader, follower):
-            assert await leader.wait(None)
-            called = asyncio.create_task(follower.wait(None))
-            await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "a call")
-            redis.rpush(leader_key("handover", ["default"]), "1")
-            assert await called
-            assert not follower.leads
-
-    asyncio.run(story())
+    redis.flushdb()
+    # Of many engines, because their lead does not lapse meanwhile, nor does a follower's wait end by itself.
+    async with two(redis_server, MANY) as (_, leader, follower):
+        assert await leader.wait(None)
+        called = asyncio.create_task(follower.wait(None))
+        await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "a call")
+        redis.rpush(leader_key("handover", ["default"]), "1")
+        assert await called
+        assert not follower.leads
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -154,22 +143,18 @@ def test_who_yields_lets_another_lead(redis_server: EmbeddedRedis, redis: Redis,
     asyncio.run(story())
 
 
-def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: EmbeddedRedis, redis: Redis) -> None:
+async def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """It has followed until then, so it listens for the call by which it now wakes the next."""
-
-    async def story() -> None:
-        async with two(redis_server, MANY) as (client, leader, follower):
-            redis.set(leader_key("leader", ["default"]), "dead", px=500)
-            while not await leader.wait(None):
-                pass
-            following = asyncio.create_task(follower.wait(None))
-            await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the follower alone to listen")
-            await run_async(client, leader.hand_over())
-            async with asyncio.timeout(60):
-                assert await following
-            assert not leader.wake.is_set()
-
-    asyncio.run(story())
+    async with two(redis_server, MANY) as (client, leader, follower):
+        redis.set(leader_key("leader", ["default"]), "dead", px=500)
+        while not await leader.wait(None):
+            pass
+        following = asyncio.create_task(follower.wait(None))
+        await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the follower alone to listen")
+        await run_async(client, leader.hand_over())
+        async with asyncio.timeout(60):
+            assert await following
+        assert not leader.wake.is_set()
 
 
 def test_a_call_that_nobody_hears_is_forgotten(redis: Redis) -> None:
@@ -179,75 +164,63 @@ def test_a_call_that_nobody_hears_is_forgotten(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("key", ["wake", "handover"])
-def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
+async def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
     redis_server: EmbeddedRedis, redis: Redis, key: str
 ) -> None:
     """A leader that has handed over still listens for calls to the leader; a follower that is busy, for those to it."""
-
-    async def story() -> None:
-        async with two(redis_server, MANY) as (client, first, second):
-            lanes = ["default"]
-            if key == "wake":
-                assert await first.wait(None)
-                assert not first.leads or await first.wait(0.1)
-                await run_async(client, first.hand_over())
-                redis.delete(leader_key("handover", lanes))
-                assert await second.wait(None)
-            else:
-                redis.set(leader_key("leader", lanes), "another", px=1_000)
-                assert not await first.wait(None), "nobody called, and it is busy from now on"
-                redis.set(leader_key("leader", lanes), "another", px=60_000)
-            await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the first to listen")
-            waiting = asyncio.create_task(second.wait(None))
-            await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "both to listen")
-            redis.rpush(leader_key(key, lanes), "a call")
-            async with asyncio.timeout(60):
-                assert await waiting
-            assert not first.wake.is_set()
-            assert (first.called, second.called) == (b"", b"a call"), "by its name, so that it goes round once"
-
-    asyncio.run(story())
+    async with two(redis_server, MANY) as (client, first, second):
+        lanes = ["default"]
+        if key == "wake":
+            assert await first.wait(None)
+            assert not first.leads or await first.wait(0.1)
+            await run_async(client, first.hand_over())
+            redis.delete(leader_key("handover", lanes))
+            assert await second.wait(None)
+        else:
+            redis.set(leader_key("leader", lanes), "another", px=1_000)
+            assert not await first.wait(None), "nobody called, and it is busy from now on"
+            redis.set(leader_key("leader", lanes), "another", px=60_000)
+        await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the first to listen")
+        waiting = asyncio.create_task(second.wait(None))
+        await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "both to listen")
+        redis.rpush(leader_key(key, lanes), "a call")
+        async with asyncio.timeout(60):
+            assert await waiting
+        assert not first.wake.is_set()
+        assert (first.called, second.called) == (b"", b"a call"), "by its name, so that it goes round once"
 
 
 @pytest.mark.parametrize("in_trouble", [3, 4])
-def test_what_one_tried_in_vain_comes_to_who_is_in_no_trouble(
+async def test_what_one_tried_in_vain_comes_to_who_is_in_no_trouble(
     redis_server: EmbeddedRedis, redis: Redis, in_trouble: int
 ) -> None:
     """However long those who cannot get through either have listened; where nobody can, one of them takes it."""
-
-    async def story() -> None:
-        async with some(redis_server, 4, MANY) as (_, workers):
-            leader, *followers = workers
-            for idle in workers[:in_trouble]:
-                idle.in_trouble = True
-            while not leader.leads:
-                await leader.wait(None)
-            waiting = []
-            for n, idle in enumerate(followers, 1):
-                waiting.append(asyncio.create_task(idle.wait(None)))
-                await asyncio.to_thread(eventually, lambda n=n: listening(redis) == n, "all to listen")
-            yielding = asyncio.create_task(leader.wait(None, yields=True))
-            async with asyncio.timeout(60):
-                (woken,), rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            assert woken.result()
-            assert in_trouble > 3 or woken is waiting[-1]
-            for idle in workers:
-                idle.wake.set()
-            await asyncio.gather(*rest, yielding)
-
-    asyncio.run(story())
+    async with some(redis_server, 4, MANY) as (_, workers):
+        leader, *followers = workers
+        for idle in workers[:in_trouble]:
+            idle.in_trouble = True
+        while not leader.leads:
+            await leader.wait(None)
+        waiting = []
+        for n, idle in enumerate(followers, 1):
+            waiting.append(asyncio.create_task(idle.wait(None)))
+            await asyncio.to_thread(eventually, lambda n=n: listening(redis) == n, "all to listen")
+        yielding = asyncio.create_task(leader.wait(None, yields=True))
+        async with asyncio.timeout(60):
+            (woken,), rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert woken.result()
+        assert in_trouble > 3 or woken is waiting[-1]
+        for idle in workers:
+            idle.wake.set()
+        await asyncio.gather(*rest, yielding)
 
 
 @pytest.mark.parametrize("lasts_s", [None, 86_400])
-def test_a_lead_that_nobody_set_is_taken(redis_server: EmbeddedRedis, redis: Redis, lasts_s: int | None) -> None:
+async def test_a_lead_that_nobody_set_is_taken(redis_server: EmbeddedRedis, redis: Redis, lasts_s: int | None) -> None:
     """Whatever stands there: what does not lapse as a lead does would keep all from looking."""
     redis.set(leader_key("leader", ["default"]), "junk", ex=lasts_s)
-
-    async def story() -> None:
-        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
-            idle = IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, "w1", ["default"])
-            assert await idle.wait(None)
-            assert idle.leads
-            await idle.close()
-
-    asyncio.run(story())
+    async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+        idle = IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, "w1", ["default"])
+        assert await idle.wait(None)
+        assert idle.leads
+        await idle.close()

@@ -18,7 +18,7 @@ from workers.served import TURNS
 COUNT = 32
 
 
-def test_all_partitions_have_their_turn_also_where_each_beat_lasts(
+async def test_all_partitions_have_their_turn_also_where_each_beat_lasts(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the node of its first partition hangs, a beat may wait for seconds: the others are told of it in time."""
@@ -42,11 +42,8 @@ def test_all_partitions_have_their_turn_also_where_each_beat_lasts(
             await beat._tend_partitions()
             await asyncio.gather(*(each.tending for each in all_served if each.tending))
 
-    async def go() -> None:
-        beat = Beat(worker, all_served, Mock(), Mock(), reload=None, secrets=None)
-        await beats(beat, BEAT_S)
-        assert tended == [1] * COUNT
-        await beats(beat, 8 * BEAT_S)
-        assert tended == [2] * COUNT
-
-    asyncio.run(go())
+    beat = Beat(worker, all_served, Mock(), Mock(), reload=None, secrets=None)
+    await beats(beat, BEAT_S)
+    assert tended == [1] * COUNT
+    await beats(beat, 8 * BEAT_S)
+    assert tended == [2] * COUNT

@@ -148,26 +148,23 @@ def size_of(notification: Notification) -> int:
 
 
 @pytest.mark.parametrize(("kind", "most"), [("alert", 4096), ("voip", 5120)])
-def test_sizes(identity, kind, most):
+async def test_sizes(identity, kind, most):
     """A payload of exactly what Apple takes is taken; of one byte more it is refused, here and by a strict server."""
 
     def of(size: int) -> dict[str, Any]:
         empty = Notification(user="u", devices=[], title="t", body="b", apns={"push_type": kind})
         return {"title": "t", "body": "b" * (1 + size - size_of(empty)), "apns": {"push_type": kind}}
 
-    async def run():
-        async with rig(identity) as r:
-            assert (await r.send(**of(most))).outcome is Outcome.DELIVERED
-            assert len(r.simulator.bodies[0]) == most
-            answer = await r.send(**of(most + 1))
-            assert (answer.outcome, answer.reason) == (Outcome.REJECTED, "PayloadTooLarge")
-            assert len(r.simulator.bodies) == 1, "it was not sent"
-            one = dispatch(job_id="large", **of(most + 1))
-            headers = {**r.simulator.seen[0], "apns-id": "0" * 8 + "-0000-4000-8000-" + "0" * 12}
-            reply, _ = r.simulator.receive(headers, payload(one.notification))
-            assert (reply.status, reply.reason) == (413, "PayloadTooLarge")
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        assert (await r.send(**of(most))).outcome is Outcome.DELIVERED
+        assert len(r.simulator.bodies[0]) == most
+        answer = await r.send(**of(most + 1))
+        assert (answer.outcome, answer.reason) == (Outcome.REJECTED, "PayloadTooLarge")
+        assert len(r.simulator.bodies) == 1, "it was not sent"
+        one = dispatch(job_id="large", **of(most + 1))
+        headers = {**r.simulator.seen[0], "apns-id": "0" * 8 + "-0000-4000-8000-" + "0" * 12}
+        reply, _ = r.simulator.receive(headers, payload(one.notification))
+        assert (reply.status, reply.reason) == (413, "PayloadTooLarge")
     check_payload(Notification(user="u", devices=[Device("apns", TOKEN)], **of(most)))
     with pytest.raises(InvalidNotificationError, match=f"at most {most} are taken"):
         check_payload(Notification(user="u", devices=[Device("apns", TOKEN)], **of(most + 1)))

@@ -204,22 +204,18 @@ async def test_a_declarative_message_is_read_by_the_browser(rig: Callable[..., A
         assert (arrival.title, arrival.collapse_id, arrival.data) == (sent.title, "c", {"id": "7"})
 
 
-def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
+async def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
     """Every field reaches the service worker, as it is and as JSON, and is kept for as long as it is worth sending."""
     options = {"icon": "/icon.png", "actions": [{"action": "yes", "title": "Yes"}], "url": "https://example.com/score"}
     data = {"a": "text", "n": 3, "yes": True, "none": None, "list": [1, {"ü": 2.5}]}
     fields: dict[str, Any] = {"collapse_id": "score", "sound": "ping", "badge": 0, "data": data, "webpush": options}
-
-    async def run() -> None:
-        async with rig() as r:
-            answer = await r.send(title="Grüße", priority="high", ttl_us=90 * SECOND + 1, **fields)
-            assert answer == Answer(Outcome.DELIVERED, 201)
-            (arrival,) = r.log.arrivals
-            assert (arrival.platform, arrival.token, arrival.status) == ("webpush", "anna", 200)
-            assert (arrival.title, arrival.collapse_id, arrival.data) == ("Grüße", "score", data)
-            assert (arrival.ttl_us, arrival.app) == (90 * SECOND, r.simulator.public_key)
-
-    asyncio.run(run())
+    async with rig() as r:
+        answer = await r.send(title="Grüße", priority="high", ttl_us=90 * SECOND + 1, **fields)
+        assert answer == Answer(Outcome.DELIVERED, 201)
+        (arrival,) = r.log.arrivals
+        assert (arrival.platform, arrival.token, arrival.status) == ("webpush", "anna", 200)
+        assert (arrival.title, arrival.collapse_id, arrival.data) == ("Grüße", "score", data)
+        assert (arrival.ttl_us, arrival.app) == (90 * SECOND, r.simulator.public_key)
     assert json.loads(payload(note(body="World", **fields))) == {
         "title": "Hello",
         "body": "World",

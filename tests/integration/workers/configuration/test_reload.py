@@ -238,23 +238,21 @@ def test_a_changed_file_is_taken_up_where_no_redis_answers(tmp_path: Path) -> No
     assert asyncio.run(changes()).everyone == Policy(gap_us=2 * UNITS["s"])
 
 
-def test_a_file_that_changes_while_a_worker_starts_is_taken_up(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+async def test_a_file_that_changes_while_a_worker_starts_is_taken_up(
+    tmp_path: Path, redis_server: EmbeddedRedis
+) -> None:
     """A worker takes seconds to start: what was written after it had read the file holds there too."""
     path = tmp_path / "n.yaml"
     path.write_text("user: {gap: 1s}", encoding="utf-8")
-
-    async def starts() -> None:
-        client = AsyncRedis.from_url(redis_server.url)
-        read = load_settings(path, environ={})
-        path.write_text("user: {gap: 9s}", encoding="utf-8")
-        reload = Reload(path, Partitions.around(client), read)
-        await reload.begin()
-        taken = await reload.changed() or await reload.changed()
-        assert taken.for_user("7").gap_us == 9 * UNITS["s"]
-        assert await reload.changed() is None
-        await client.aclose()
-
-    asyncio.run(starts())
+    client = AsyncRedis.from_url(redis_server.url)
+    read = load_settings(path, environ={})
+    path.write_text("user: {gap: 9s}", encoding="utf-8")
+    reload = Reload(path, Partitions.around(client), read)
+    await reload.begin()
+    taken = await reload.changed() or await reload.changed()
+    assert taken.for_user("7").gap_us == 9 * UNITS["s"]
+    assert await reload.changed() is None
+    await client.aclose()
 
 
 def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, redis: Redis) -> None:

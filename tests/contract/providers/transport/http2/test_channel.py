@@ -158,24 +158,20 @@ async def test_goaway_and_never_an_answer(identity):
         assert answer.seen.endswith(": ended before it answered anything: BadCertificate")
 
 
-def test_backoff_grows(identity):
+async def test_backoff_grows(identity):
     """Each connection that cannot be opened doubles the time to the next, and all are answered meanwhile."""
     with socket.socket() as taken:  # bound but not listening: refuses
         taken.bind(("127.0.0.1", 0))
-
-        async def run():
-            provider = make_provider(identity, f"https://127.0.0.1:{taken.getsockname()[1]}")
-            with structlog.testing.capture_logs() as logs:
-                for _ in range(6):
-                    assert (await provider.send(dispatch())).outcome is Outcome.UNSENT
-                    provider._channel._not_before = 0.0
-            waits_ms = [entry["wait_ms"] for entry in logs if entry["event"] == "provider_unreachable"]
-            assert waits_ms[0] == 200
-            assert all(b >= 0.99 * a for a, b in itertools.pairwise(waits_ms))
-            assert 3_000 <= waits_ms[5] <= 6_400
-            await provider.close()
-
-        asyncio.run(run())
+        provider = make_provider(identity, f"https://127.0.0.1:{taken.getsockname()[1]}")
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(6):
+                assert (await provider.send(dispatch())).outcome is Outcome.UNSENT
+                provider._channel._not_before = 0.0
+        waits_ms = [entry["wait_ms"] for entry in logs if entry["event"] == "provider_unreachable"]
+        assert waits_ms[0] == 200
+        assert all(b >= 0.99 * a for a, b in itertools.pairwise(waits_ms))
+        assert 3_000 <= waits_ms[5] <= 6_400
+        await provider.close()
 
 
 async def test_cancelled_send(identity):

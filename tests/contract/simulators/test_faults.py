@@ -165,6 +165,7 @@ class World:
         )
         self.fcm = FcmSimulator(certificates=self.certificates, log=self.log)
         self.control = Control(folder / "control", self.log, [self.apns, self.fcm])
+        self.clients: list[Raw] = []
         self._came = asyncio.Event()
         self.log.watch(lambda _: self._came.set())
 
@@ -183,7 +184,8 @@ class World:
         """A client with a provider token of this age."""
         claims = {"iss": TEAM, "iat": int(time.time()) - age_s}
         token = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": KEY_ID})
-        return await Raw(self.apns, self.certificates, f"bearer {token}").connect()
+        self.clients.append(await Raw(self.apns, self.certificates, f"bearer {token}").connect())
+        return self.clients[-1]
 
     async def trusted(self) -> Raw:
         """A client whose provider token was accepted, and which knows the stream limit."""
@@ -249,6 +251,8 @@ def new_world(identity: Identity, tmp_path: Path) -> Callable[[], AbstractAsyncC
         try:
             yield world
         finally:
+            for client in world.clients:
+                await client.close()
             await world.control.close()
             await world.apns.close()
             await world.fcm.close()
@@ -280,7 +284,6 @@ async def test_a_named_fault_of_apns_is_said_as_apple_says_it(new_world, name):
             at, now = (parsedate_to_datetime(headers[key]) for key in ("retry-after", "date"))
             assert (at - now).total_seconds() == reply.retry_at_s
         assert (await raw.ask(OTHER))[0] == 200
-        await raw.close()
 
 
 async def test_one_stream_until_trusted_and_again_after_a_refused_token(new_world):
@@ -298,7 +301,6 @@ async def test_one_stream_until_trusted_and_again_after_a_refused_token(new_worl
             assert await raw.until(lambda expected=expected: raw.limits() == expected)
         assert (await raw.ask())[0] == 410  # a dead device is no mistrust
         assert await raw.until(lambda: raw.limits() == [1, 1000, 1, 1000, 1, 1000])
-        await raw.close()
 
 
 async def test_a_stream_limit_that_shrinks_binds_once_it_was_acknowledged(new_world):
@@ -316,7 +318,6 @@ async def test_a_stream_limit_that_shrinks_binds_once_it_was_acknowledged(new_wo
         raw.flush()
         assert (await raw.answer(one))[0] == 200
         assert raw.of(StreamReset, many)
-        await raw.close()
 
 
 async def test_goaway_in_mid_batch(new_world):
@@ -332,7 +333,6 @@ async def test_goaway_in_mid_batch(new_world):
         (goaway,) = raw.of(ConnectionTerminated)
         assert (goaway.last_stream_id, json.loads(goaway.additional_data)) == (batch[2], {"reason": "Shutdown"})
         assert len(world.log.arrivals) == arrived + 3
-        await raw.close()
 
         world.apns.latency_ms = 100
         raw = await world.trusted()
@@ -345,7 +345,6 @@ async def test_goaway_in_mid_batch(new_world):
         (goaway,) = raw.of(ConnectionTerminated)
         assert (goaway.last_stream_id, json.loads(goaway.additional_data)) == (batch[1], {"reason": "Maintenance"})
         assert await raw.silence()
-        await raw.close()
 
 
 async def test_goaway_before_the_first_stream_is_answered(new_world):
@@ -360,7 +359,6 @@ async def test_goaway_before_the_first_stream_is_answered(new_world):
         assert await raw.until(lambda: raw.of(ConnectionTerminated))
         (goaway,) = raw.of(ConnectionTerminated)
         assert goaway.last_stream_id < first
-        await raw.close()
 
 
 async def test_a_reset_and_a_refused_stream(new_world):
@@ -375,7 +373,6 @@ async def test_a_reset_and_a_refused_stream(new_world):
             assert raw.of(StreamReset, stream_id)[0].error_code is code
         assert (await raw.ask(OTHER))[0] == 200
         assert [a.status for a in world.log.arrivals if a.token == TOKEN] == [0, 0, 0]
-        await raw.close()
 
 
 async def test_cut_after_the_request_was_taken(new_world):
@@ -391,8 +388,6 @@ async def test_cut_after_the_request_was_taken(new_world):
         await world.tell({"apns": {"cut": True}})
         await bystander.until(lambda: False)
         assert bystander.gone
-        await raw.close()
-        await bystander.close()
 
 
 async def test_silence_for_one_device(new_world):
@@ -404,7 +399,6 @@ async def test_silence_for_one_device(new_world):
         assert (await raw.ask(OTHER))[0] == 200
         assert await raw.silence()
         assert not raw.of(ResponseReceived, unanswered)
-        await raw.close()
 
 
 async def test_a_request_that_is_taken_back_at_once_ends_no_other(new_world):
@@ -413,7 +407,6 @@ async def test_a_request_that_is_taken_back_at_once_ends_no_other(new_world):
         raw = await world.trusted()
         raw.h2.reset_stream(raw.post())
         assert (await raw.ask(OTHER))[0] == 200
-        await raw.close()
 
 
 async def test_a_server_that_went_half_dead(new_world):
@@ -439,10 +432,8 @@ async def test_a_server_that_went_half_dead(new_world):
         raw.h2.ping(b"are you?")
         raw.flush()
         assert await raw.silence()
-        fresh = await world.trusted()
+        await world.trusted()
         assert len(world.log.arrivals) == 3  # what was sent into the silence never arrived
-        for each in (raw, newcomer, fresh):
-            await each.close()
 
 
 async def test_a_connection_that_dies_of_idleness(new_world):
@@ -457,8 +448,6 @@ async def test_a_connection_that_dies_of_idleness(new_world):
         idle.flush()
         assert await idle.silence()
         assert not idle.of(StreamEnded)[1:]
-        await idle.close()
-        await busy.close()
 
 
 async def test_windows_that_are_used_up(new_world):
@@ -477,8 +466,6 @@ async def test_windows_that_are_used_up(new_world):
         await world.tell({"apns": {"window_updates": True}})
         fresh = await world.trusted()
         assert (await fresh.ask(OTHER, body))[0] == 200
-        await raw.close()
-        await fresh.close()
 
 
 async def test_refused_connections(new_world):
@@ -492,10 +479,8 @@ async def test_refused_connections(new_world):
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", int(simulator.url.rpartition(":")[2]))
         await world.tell({"apns": {"listening": True}, "fcm": {"listening": True}})
-        again = await world.trusted()
+        await world.trusted()
         assert (world.apns.url, world.fcm.url) == before
-        await raw.close()
-        await again.close()
 
 
 async def test_the_certificate_of_somebody_else(new_world):
@@ -509,8 +494,7 @@ async def test_the_certificate_of_somebody_else(new_world):
                 await session.authorize()
             await world.tell({"apns": {"wrong_name": False}, "fcm": {"wrong_name": False}})
             assert (await session.authorize())[0] == 200
-        raw = await world.trusted()
-        await raw.close()
+        await world.trusted()
 
 
 async def test_provider_tokens_end_when_told(new_world):
@@ -528,8 +512,6 @@ async def test_provider_tokens_end_when_told(new_world):
         newer = await world.raw(age_s=10)
         status, _, body = await newer.ask()
         assert (status, json.loads(body)["reason"]) == (429, "TooManyProviderTokenUpdates")
-        for each in (old, new, newer):
-            await each.close()
 
 
 def test_chances_are_kept_and_can_be_repeated(tmp_path):

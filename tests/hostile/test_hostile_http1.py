@@ -8,7 +8,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,11 @@ from tests.hostile.suffering import Story, judge, suffer
 LONG_S, SHORT_S = 20.0, 1.0
 DELIVERED, UNKNOWN, UNSENT, FAULT = {"delivered"}, {"unknown"}, {"unsent"}, {"fault"}
 GONE = b'{"error": {"status": "NOT_FOUND", "details": [{"errorCode": "UNREGISTERED"}]}}'
+BY = ("fcm", "webpush", "token")
 BOMB = zlib.compress(bytes(20_000_000), wbits=31)
+
+
+Script = Callable[[H1Peer, Request], None]
 
 
 @dataclass(frozen=True)
@@ -42,32 +46,23 @@ class Row:
     waves: how many times all are sent while the server is hostile; between them connections are idle.
     """
 
-    script: Callable[[H1Peer, Request], None]
+    script: Script
     outcomes: dict[str, set[str]]
     timeout_s: float = LONG_S
     flood: bool = False
     waves: int = 1
-    name: str = field(default="")
+    name: str = ""
 
 
 ROWS: list[Row] = []
 
 
-def row(
-    fcm: set[str] | None = None,
-    webpush: set[str] | None = None,
-    token: set[str] | None = None,
-    *,
-    timeout_s: float = LONG_S,
-    flood: bool = False,
-    waves: int = 1,
-) -> Callable[..., None]:
-    """Add a row for each of these, whose server does it."""
-    outcomes = {"fcm": fcm, "webpush": webpush, "token": token}
+def row(*expected: set[str], timeout_s: float = LONG_S, flood: bool = False, waves: int = 1) -> Callable[..., None]:
+    """Add a row whose server does it. expected: of FCM, of Web Push and of the token endpoint, or of the first ones."""
 
-    def add(script: Callable[[H1Peer, Request], None]) -> None:
-        given = {by: expected for by, expected in outcomes.items() if expected is not None}
-        ROWS.append(Row(script, given, timeout_s, flood, waves, script.__name__))
+    def add(script: Script, name: str = "") -> None:
+        outcomes = dict(zip(BY, expected, strict=False))
+        ROWS.append(Row(script, outcomes, timeout_s, flood, waves, name or script.__name__))
 
     return add
 
@@ -107,53 +102,81 @@ def answers_without_end(peer: H1Peer, request: Request) -> None:
     peer.flood(head(b"200 OK", b"Content-Length: 0"))
 
 
-# Wrong heads.
+# Wrong heads and bodies, and answers that two readers may read in two ways.
 
 
-@row(UNKNOWN, UNKNOWN, UNSENT)
-def a_status_of_5000_digits(peer: H1Peer, _: Request) -> None:
-    peer.send(head(b"9" * 5000 + b" What", b"Content-Length: 0"))
+def says(text: bytes = b"", status: int = 0, *, flood: bytes = b"", trickle: bytes = b"", cut: bool = False) -> Script:
+    """Send this in place of an answer, and then what has no end. status: of the answer that somebody may see in it."""
+
+    def script(peer: H1Peer, request: Request) -> None:
+        if status:
+            peer.server.answered[request.name].append(status)
+        peer.send(text)
+        if flood:
+            peer.flood(flood)
+        while trickle and not peer.server.healed.is_set():
+            peer.send(trickle)
+            time.sleep(0.1)
+        if cut:
+            peer.reset()
+
+    return script
 
 
-@row(UNKNOWN, UNKNOWN)
-def a_status_of_letters(peer: H1Peer, _: Request) -> None:
-    peer.send(head(b"abc What", b"Content-Length: 0"))
-
-
-@row(UNKNOWN)
-def no_http_at_all(peer: H1Peer, _: Request) -> None:
-    peer.send(b"\x00\xff" * 1000)
-
-
-@row(UNKNOWN)
-def a_field_of_100_kilobytes(peer: H1Peer, _: Request) -> None:
-    peer.send(head(b"200 OK", b"X: " + b"y" * 100_000, b"Content-Length: 0"))
-
-
-@row(UNKNOWN, UNKNOWN, UNSENT, flood=True)
-def fields_without_end(peer: H1Peer, _: Request) -> None:
-    peer.send(b"HTTP/1.1 200 OK\r\n")
-    peer.flood(b"X-Another: one\r\n")
-
-
-@row(UNKNOWN)
-def two_lengths(peer: H1Peer, _: Request) -> None:
-    peer.send(head(b"200 OK", b"Content-Length: 1", b"Content-Length: 2") + b"xy")
-
-
-@row(UNKNOWN)
-def a_length_of_5000_digits(peer: H1Peer, _: Request) -> None:
-    peer.send(head(b"200 OK", b"Content-Length: " + b"9" * 5000))
-
-
-@row(UNKNOWN, UNKNOWN, UNSENT, flood=True)
-def hints_without_end(peer: H1Peer, _: Request) -> None:
-    peer.flood(head(b"103 Early Hints"))
-
-
-@row(UNKNOWN, timeout_s=SHORT_S)
-def an_upgrade(peer: H1Peer, _: Request) -> None:
-    peer.send(head(b"101 Switching Protocols", b"Connection: upgrade", b"Upgrade: something") + b"x" * 1000)
+EITHER = UNKNOWN | DELIVERED
+CHUNKED = head(b"200 OK", b"Transfer-Encoding: chunked")
+NAMED = b'{"name": "projects/p/messages/1"}'
+SAID: dict[str, tuple[list[set[str]], Script]] = {
+    "a status of 5,000 digits": (
+        [UNKNOWN, UNKNOWN, UNSENT], says(head(b"9" * 5000 + b" What", b"Content-Length: 0"))),
+    "a status of letters": ([UNKNOWN, UNKNOWN], says(head(b"abc What", b"Content-Length: 0"))),
+    "no HTTP at all": ([UNKNOWN], says(b"\x00\xff" * 1000)),
+    "a field of 100 kilobytes": ([UNKNOWN], says(head(b"200 OK", b"X: " + b"y" * 100_000, b"Content-Length: 0"))),
+    "two lengths": ([UNKNOWN], says(head(b"200 OK", b"Content-Length: 1", b"Content-Length: 2") + b"xy")),
+    "a length of 5,000 digits": ([UNKNOWN], says(head(b"200 OK", b"Content-Length: " + b"9" * 5000))),
+    "an answer without a head": ([UNKNOWN, UNKNOWN, UNSENT], says(NAMED + b"\r\n\r\n")),
+    "a length and chunks": (
+        [EITHER, EITHER],
+        says(head(b"200 OK", b"Content-Length: 3", b"Transfer-Encoding: chunked")
+             + b'1e\r\n{"name": "projects/p/messages/"}\r\n0\r\n\r\n', 200)),
+    "a negative length": ([UNKNOWN], says(head(b"200 OK", b"Content-Length: -1") + b"{}", 200)),
+    "a length in other digits": ([UNKNOWN], says(head(b"200 OK", "Content-Length: ٢".encode()) + b"{}", 200)),
+    # What is over its length belongs to no answer: it must not be the next one's.
+    "a length that is too short": (
+        [UNKNOWN, EITHER, UNSENT], says(head(b"200 OK", b"Content-Length: 1") + NAMED, 200)),
+    "a field without a colon": ([UNKNOWN, EITHER], says(head(b"200 OK", b"What", b"Content-Length: 2") + b"{}", 200)),
+    "a zero in a field": ([UNKNOWN, EITHER], says(head(b"200 OK", b"X: a\0b", b"Content-Length: 2") + b"{}", 200)),
+    "chunks of no size": (
+        [UNKNOWN, EITHER, UNSENT], says(CHUNKED + b"-5\r\nxxxxx\r\nffffffffffffffffff\r\nx", 200)),
+    "a body that is cut": (
+        [UNKNOWN, DELIVERED, UNSENT], says(head(b"200 OK", b"Content-Length: 1000") + b"{", 200, cut=True)),
+    "a 404 whose body is cut": (
+        [FAULT, {"dead_token"}], says(head(b"404 Not Found", b"Content-Length: 1000") + b"{", 404, cut=True)),
+    "a crash": ([UNKNOWN, UNKNOWN, UNSENT], says(cut=True)),
+}  # fmt: skip
+FLOODS: dict[str, tuple[list[set[str]], Script]] = {
+    "fields without end": ([UNKNOWN, UNKNOWN, UNSENT], says(b"HTTP/1.1 200 OK\r\n", flood=b"X-Another: one\r\n")),
+    "hints without end": ([UNKNOWN, UNKNOWN, UNSENT], says(flood=head(b"103 Early Hints"))),
+    "trailers without end": (
+        [EITHER, EITHER, UNSENT], says(CHUNKED + b"2\r\n{}\r\n0\r\n", 200, flood=b"X-Another: one\r\n")),
+    "a chunk whose size does not end": ([EITHER, EITHER, UNSENT], says(CHUNKED, 200, flood=b"0" * 1000)),
+    "a body without end": (
+        [UNKNOWN, DELIVERED, UNSENT], says(head(b"200 OK", b"Content-Type: text/html"), 200, flood=b"x" * 1000)),
+    "chunks without end": (
+        [UNKNOWN, DELIVERED, UNSENT], says(CHUNKED, 200, flood=b"64\r\n" + b"x" * 100 + b"\r\n")),
+}  # fmt: skip
+SLOW: dict[str, tuple[list[set[str]], Script]] = {
+    "an upgrade": (
+        [UNKNOWN],
+        says(head(b"101 Switching Protocols", b"Connection: upgrade", b"Upgrade: something") + b"x" * 1000)),
+    "chunks that trickle": ([UNKNOWN, DELIVERED], says(CHUNKED, 200, trickle=b"1\r\nx\r\n")),
+    "a body byte by byte": (
+        [UNKNOWN, DELIVERED, UNSENT], says(head(b"200 OK", b"Content-Length: 1000"), 200, trickle=b"x")),
+    "a head byte by byte": ([UNKNOWN, UNKNOWN, UNSENT], says(trickle=b"H")),
+}  # fmt: skip
+for table, options in ((SAID, {}), (FLOODS, {"flood": True}), (SLOW, {"timeout_s": SHORT_S})):
+    for name, (expected, script) in table.items():
+        row(*expected, **options)(script, name)
 
 
 @row(FAULT, {"rejected"}, FAULT)
@@ -215,137 +238,15 @@ def a_crash_after_each_answer(peer: H1Peer, request: Request) -> None:
     peer.reset()
 
 
-# Answers that two readers may read in two ways.
-
-
-@row(UNKNOWN | DELIVERED, UNKNOWN | DELIVERED)
-def a_length_and_chunks(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    fields = head(b"200 OK", b"Content-Length: 3", b"Transfer-Encoding: chunked")
-    peer.send(fields + b'1e\r\n{"name": "projects/p/messages/"}\r\n0\r\n\r\n')
-
-
-@row(UNKNOWN)
-def a_negative_length(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Content-Length: -1") + b"{}")
-
-
-@row(UNKNOWN)
-def a_length_in_other_digits(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", "Content-Length: ٢".encode()) + b"{}")
-
-
-@row(UNKNOWN, DELIVERED | UNKNOWN, UNSENT)
-def a_length_that_is_too_short(peer: H1Peer, request: Request) -> None:
-    """What is over its length belongs to no answer: it must not be the next one's."""
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Content-Length: 1") + b'{"name": "projects/p/messages/1"}')
-
-
-@row(UNKNOWN, UNKNOWN, UNSENT)
-def an_answer_without_a_head(peer: H1Peer, _: Request) -> None:
-    peer.send(b'{"name": "projects/p/messages/1"}\r\n\r\n')
-
-
-@row(UNKNOWN, UNKNOWN | DELIVERED)
-def a_field_without_a_colon(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"What", b"Content-Length: 2") + b"{}")
-
-
-@row(UNKNOWN, UNKNOWN | DELIVERED)
-def a_zero_in_a_field(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"X: a\0b", b"Content-Length: 2") + b"{}")
-
-
-@row(UNKNOWN | DELIVERED, UNKNOWN | DELIVERED, UNSENT, flood=True)
-def trailers_without_end(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n")
-    peer.flood(b"X-Another: one\r\n")
-
-
-@row(UNKNOWN | DELIVERED, UNKNOWN | DELIVERED, UNSENT, flood=True)
-def a_chunk_whose_size_does_not_end(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked"))
-    peer.flood(b"0" * 1000)
-
-
-@row(UNKNOWN, DELIVERED, timeout_s=SHORT_S)
-def chunks_that_trickle(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked"))
-    while not peer.server.healed.is_set():
-        peer.send(b"1\r\nx\r\n")
-        time.sleep(0.1)
-
-
 @row(FAULT, {"rejected"}, FAULT)
 def a_redirect_to_elsewhere(peer: H1Peer, request: Request) -> None:
     """Nobody goes where a server points: there is nothing at that address but this machine's own."""
     peer.send(peer.answer(request, 302, b"", b"Location: https://127.0.0.1:1/secret", b"Set-Cookie: a=b"))
 
 
-# Wrong bodies.
-
-
-@row(UNKNOWN, DELIVERED, UNSENT, flood=True)
-def a_body_without_end(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Content-Type: text/html"))
-    peer.flood(b"x" * 1000)
-
-
-@row(UNKNOWN, DELIVERED, UNSENT, flood=True)
-def chunks_without_end(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked"))
-    peer.flood(b"64\r\n" + b"x" * 100 + b"\r\n")
-
-
-@row(UNKNOWN, DELIVERED | UNKNOWN, UNSENT)
-def chunks_of_no_size(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked") + b"-5\r\nxxxxx\r\nffffffffffffffffff\r\nx")
-
-
 @row(UNKNOWN, DELIVERED, UNSENT)
 def a_small_file_that_unpacks_to_a_large_one(peer: H1Peer, request: Request) -> None:
     peer.send(peer.answer(request, 200, BOMB, b"Content-Encoding: gzip"))
-
-
-@row(UNKNOWN, DELIVERED, UNSENT, timeout_s=SHORT_S)
-def a_body_byte_by_byte(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Content-Length: 1000"))
-    while not peer.server.healed.is_set():
-        peer.send(b"x")
-        time.sleep(0.1)
-
-
-@row(UNKNOWN, UNKNOWN, UNSENT, timeout_s=SHORT_S)
-def a_head_byte_by_byte(peer: H1Peer, _: Request) -> None:
-    while not peer.server.healed.is_set():
-        peer.send(b"H")
-        time.sleep(0.1)
-
-
-@row(UNKNOWN, DELIVERED, UNSENT)
-def a_body_that_is_cut(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(200)
-    peer.send(head(b"200 OK", b"Content-Length: 1000") + b"{")
-    peer.reset()
-
-
-@row({"fault"}, {"dead_token"})
-def a_404_whose_body_is_cut(peer: H1Peer, request: Request) -> None:
-    peer.server.answered[request.name].append(404)
-    peer.send(head(b"404 Not Found", b"Content-Length: 1000") + b"{")
-    peer.reset()
 
 
 # No answers.
@@ -357,11 +258,6 @@ def silence(peer: H1Peer, _: Request) -> None:
 
 
 @row(UNKNOWN, UNKNOWN, UNSENT)
-def a_crash(peer: H1Peer, _: Request) -> None:
-    peer.reset()
-
-
-@row(UNKNOWN, UNKNOWN, UNSENT)
 def the_end(peer: H1Peer, _: Request) -> None:
     peer.sock.unwrap()
     peer.sock.close()
@@ -370,7 +266,7 @@ def the_end(peer: H1Peer, _: Request) -> None:
 # What a token endpoint alone can do.
 
 
-def fetched(text: str) -> Callable[[H1Peer, Request], None]:
+def fetched(text: str) -> Script:
     def script(peer: H1Peer, request: Request) -> None:
         peer.send(peer.answer(request, 200, text.encode()))
 

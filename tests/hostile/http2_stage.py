@@ -1,17 +1,19 @@
 """The stage of the tables of HTTP/2: what a row is, and how it is played against the provider of APNs."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from notifier.providers.apns.provider import apns_id
 from tests.contract.apns_rig import Identity, dispatch, make_provider
-from tests.hostile.servers import H2Peer, HostileServer, serve_http2_well
+from tests.hostile.servers import GOAWAY, H2Peer, HostileServer, frame, serve_http2_well
 from tests.hostile.suffering import MESSAGES, judge, suffer
 
 LONG_S, SHORT_S = 20.0, 1.0
 DELIVERED, UNKNOWN, UNSENT, REJECTED = {"delivered"}, {"unknown"}, {"unsent"}, {"rejected"}
 BROKEN = UNKNOWN | UNSENT  # the connection went: what had left is unknown
+Script = Callable[[H2Peer], None]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Row:
     flood: the client hangs up on it, though it would never end.
     """
 
-    script: Callable[[H2Peer], None]
+    script: Script
     outcomes: set[str]
     timeout_s: float = LONG_S
     flood: bool = False
@@ -31,11 +33,13 @@ class Row:
 class Table(list[Row]):
     """Rows, to which a decorator adds the script under it."""
 
-    def row(self, outcomes: set[str], timeout_s: float = LONG_S, *, flood: bool = False) -> Callable[..., None]:
-        def add(script: Callable[[H2Peer], None]) -> None:
-            self.append(Row(script, outcomes, timeout_s, flood, script.__name__))
+    def add(
+        self, name: str, outcomes: set[str], script: Script, timeout_s: float = LONG_S, *, flood: bool = False
+    ) -> None:
+        self.append(Row(script, outcomes, timeout_s, flood, name))
 
-        return add
+    def row(self, outcomes: set[str], timeout_s: float = LONG_S, *, flood: bool = False) -> Callable[[Script], None]:
+        return lambda script: self.add(script.__name__, outcomes, script, timeout_s, flood=flood)
 
 
 def every(peer: H2Peer, *pairs: tuple[int, int]) -> Iterator[int]:
@@ -47,6 +51,57 @@ def all_at_once(peer: H2Peer) -> list[int]:
     """The streams of all messages, none answered."""
     requests = every(peer)
     return [next(requests) for _ in range(MESSAGES)]
+
+
+def in_order(peer: H2Peer, streams: list[int]) -> bytes:
+    return b"".join(peer.answer(stream) for stream in streams)
+
+
+def goaway(last: int, text: bytes = b"") -> bytes:
+    return frame(GOAWAY, 0, 0, struct.pack(">LL", last, 0) + text)
+
+
+def each(make: Callable[[H2Peer, int], bytes], *pairs: tuple[int, int]) -> Script:
+    """Say this to every request. make: by its stream."""
+
+    def script(peer: H2Peer) -> None:
+        for stream in every(peer, *pairs):
+            peer.send(make(peer, stream))
+
+    return script
+
+
+def once(make: Callable[[int], bytes]) -> Script:
+    """Say this in place of the first answer, and nothing more."""
+
+    def script(peer: H2Peer) -> None:
+        peer.begin()
+        peer.send(make(peer.first()))
+        peer.wait()
+
+    return script
+
+
+def together(make: Callable[[H2Peer, list[int]], bytes]) -> Script:
+    """Say this when all have asked, and nothing more. make: by their streams."""
+
+    def script(peer: H2Peer) -> None:
+        peer.send(make(peer, all_at_once(peer)))
+        peer.wait()
+
+    return script
+
+
+def floods(unit: Callable[[int], bytes], first: Callable[[int], bytes] = lambda _: b"", times: int = 1) -> Script:
+    """Take a request, and flood in place of an answer. unit: by the request's stream; first: what comes before."""
+
+    def script(peer: H2Peer) -> None:
+        peer.begin()
+        stream = peer.first()
+        peer.send(first(stream))
+        peer.flood(unit(stream), times=times)
+
+    return script
 
 
 def play(what: Row, identity: Identity) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import struct
 import time
-from collections.abc import Callable
 
 import pytest
 from hpack import Encoder
@@ -20,8 +19,14 @@ from tests.hostile.http2_stage import (
     Row,
     Table,
     all_at_once,
+    each,
     every,
+    floods,
+    goaway,
+    in_order,
+    once,
     play,
+    together,
 )
 from tests.hostile.servers import (
     ACK,
@@ -30,7 +35,6 @@ from tests.hostile.servers import (
     DATA,
     END_HEADERS,
     END_STREAM,
-    GOAWAY,
     HEADERS,
     INITIAL_WINDOW,
     MAX_FRAME,
@@ -53,17 +57,14 @@ from tests.hostile.servers import (
 from tests.hostile.suffering import MESSAGES
 
 ROWS = Table()
-row = ROWS.row
+row, add = ROWS.row, ROWS.add
+
+WHOLE = END_HEADERS | END_STREAM
+OK, TRAILER = block((b":status", b"200")), block((b"a", b"b"))
+LONG = block((b":status", b"200"), (b"content-length", b"9" * 5000))
+
 
 # What stands in an answer.
-
-
-def status(text: bytes) -> Callable[[H2Peer], None]:
-    def script(peer: H2Peer) -> None:
-        for stream in every(peer):
-            peer.send(peer.answer(stream, text))
-
-    return script
 
 
 ODD_STATUSES = {
@@ -77,77 +78,34 @@ ODD_STATUSES = {
     "a status with a blank": b"200 ",
     "a status of other digits": "٢٠٠".encode(),
 }
-ROWS += [Row(status(text), UNKNOWN, name=name) for name, text in ODD_STATUSES.items()]
-
-
-@row(UNKNOWN)
-def no_status_at_all(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, block((b"x", b"y"))))
-
-
-@row(UNKNOWN | BROKEN)
-def a_length_of_5000_digits(peer: H2Peer) -> None:
-    for stream in every(peer):
-        headers = block((b":status", b"200"), (b"content-length", b"9" * 5000))
-        peer.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, headers))
-
-
-@row(DELIVERED, SHORT_S)
-def a_200_without_an_end(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(peer.answer(stream, flags=END_HEADERS))
-
-
-@row(REJECTED, SHORT_S)
-def a_400_without_an_end(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(peer.answer(stream, b"400", flags=END_HEADERS) + frame(DATA, 0, stream, b'{"reason":'))
-
-
-@row(DELIVERED)
-def a_200_that_is_then_reset(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(peer.answer(stream, flags=END_HEADERS) + frame(RST, 0, stream, struct.pack(">L", 2)))
-
-
-@row(DELIVERED)
-def answers_and_then_a_bad_frame(peer: H2Peer) -> None:
-    answers = b"".join(peer.answer(stream) for stream in all_at_once(peer))
-    peer.send(answers + frame(SETTINGS, 0, 1, b"bad"))
-    peer.wait()
-
-
-@row(DELIVERED)
-def answers_and_then_garbage(peer: H2Peer) -> None:
-    peer.send(b"".join(peer.answer(stream) for stream in all_at_once(peer)) + b"\xff" * 4000)
-    peer.wait()
+for name, text in ODD_STATUSES.items():
+    add(name, UNKNOWN, each(lambda peer, stream, text=text: peer.answer(stream, text)))
+add("no status at all", UNKNOWN, each(lambda _, stream: frame(HEADERS, WHOLE, stream, block((b"x", b"y")))))
+add("a length of 5,000 digits", UNKNOWN | BROKEN, each(lambda _, stream: frame(HEADERS, WHOLE, stream, LONG)))
+add("a 200 without an end", DELIVERED, each(lambda peer, stream: peer.answer(stream, flags=END_HEADERS)), SHORT_S)
+add(
+    "a 400 without an end", REJECTED,
+    each(lambda peer, stream: peer.answer(stream, b"400", flags=END_HEADERS) + frame(DATA, 0, stream, b'{"reason":')),
+    SHORT_S,
+)  # fmt: skip
+add(
+    "a 200 that is then reset", DELIVERED,
+    each(lambda peer, stream: peer.answer(stream, flags=END_HEADERS) + frame(RST, 0, stream, struct.pack(">L", 2))),
+)  # fmt: skip
+add("an answer given twice", DELIVERED | BROKEN, each(lambda peer, stream: peer.answer(stream) * 2))
+add(
+    "trailers without an end", DELIVERED | BROKEN,
+    each(lambda peer, stream: peer.answer(stream, flags=END_HEADERS) + frame(HEADERS, END_HEADERS, stream, TRAILER)),
+)  # fmt: skip
+add("answers and then a bad frame", DELIVERED, together(lambda *of: in_order(*of) + frame(SETTINGS, 0, 1, b"bad")))
+add("answers and then garbage", DELIVERED, together(lambda *of: in_order(*of) + b"\xff" * 4000))
+add("answers behind a goaway", DELIVERED, together(lambda *of: goaway(of[1][-1]) + in_order(*of)))
 
 
 @row(DELIVERED)
 def answers_and_then_the_end(peer: H2Peer) -> None:
     peer.send(b"".join(peer.answer(stream) for stream in all_at_once(peer)))
     peer.sock.unwrap()
-
-
-@row(DELIVERED)
-def answers_behind_a_goaway(peer: H2Peer) -> None:
-    streams = all_at_once(peer)
-    goaway = frame(GOAWAY, 0, 0, struct.pack(">LL", streams[-1], 0))
-    peer.send(goaway + b"".join(peer.answer(stream) for stream in streams))
-    peer.wait()
-
-
-@row(DELIVERED | BROKEN)
-def an_answer_given_twice(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(peer.answer(stream) * 2)
-
-
-@row(DELIVERED | BROKEN)
-def trailers_without_an_end(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(peer.answer(stream, flags=END_HEADERS) + frame(HEADERS, END_HEADERS, stream, block((b"a", b"b"))))
 
 
 @row(DELIVERED | BROKEN)
@@ -158,34 +116,10 @@ def a_body_longer_than_it_says(peer: H2Peer) -> None:
         peer.send(frame(HEADERS, END_HEADERS, stream, headers) + frame(DATA, END_STREAM, stream, b"xyz"))
 
 
-@row(BROKEN)
-def a_pad_longer_than_its_frame(peer: H2Peer) -> None:
-    peer.begin()
-    peer.send(frame(DATA, PADDED, peer.first(), b"\xff"))
-    peer.wait()
-
-
-@row(BROKEN, SHORT_S)
-def an_answer_to_a_stream_of_the_servers(peer: H2Peer) -> None:
-    peer.begin()
-    peer.first()
-    peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 2, block((b":status", b"200"))))
-    peer.wait()
-
-
-@row(BROKEN)
-def an_answer_to_a_stream_that_was_never_opened(peer: H2Peer) -> None:
-    peer.begin()
-    peer.first()
-    peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 99_999, block((b":status", b"200"))))
-    peer.wait()
-
-
-@row(BROKEN)
-def a_body_without_headers(peer: H2Peer) -> None:
-    peer.begin()
-    peer.send(frame(DATA, END_STREAM, peer.first(), b"200"))
-    peer.wait()
+add("a pad longer than its frame", BROKEN, once(lambda stream: frame(DATA, PADDED, stream, b"\xff")))
+add("an answer to a stream of the server's", BROKEN, once(lambda _: frame(HEADERS, WHOLE, 2, OK)), SHORT_S)
+add("an answer to a stream that was never opened", BROKEN, once(lambda _: frame(HEADERS, WHOLE, 99_999, OK)))
+add("a body without headers", BROKEN, once(lambda stream: frame(DATA, END_STREAM, stream, b"200")))
 
 
 @row(DELIVERED)
@@ -201,16 +135,6 @@ def a_body_without_end(peer: H2Peer) -> None:
 # What the server says without being asked.
 
 
-def floods(unit: Callable[[int], bytes]) -> Callable[[H2Peer], None]:
-    """Take a request, and flood in place of an answer. unit: by the request's stream."""
-
-    def script(peer: H2Peer) -> None:
-        peer.begin()
-        peer.flood(unit(peer.first()))
-
-    return script
-
-
 def hpack_bomb() -> bytes:
     encoder = Encoder()
     return encoder.encode([(b"x", b"y" * 4000)], huffman=False) + b"\xbe" * 12_000
@@ -223,8 +147,8 @@ EXTRAS = {
     "settings": lambda _: frame(SETTINGS),
     "settings of windows": lambda _: settings((INITIAL_WINDOW, 1)) + settings((INITIAL_WINDOW, 2**31 - 1)),
     "settings of tables": lambda _: settings((TABLE_SIZE, 0)) + settings((TABLE_SIZE, 2**32 - 1)),
-    "goaways": lambda _: frame(GOAWAY, 0, 0, struct.pack(">LL", 2**31 - 1, 0)),
-    "goaways with a text": lambda _: frame(GOAWAY, 0, 0, struct.pack(">LL", 2**31 - 1, 0) + b"x" * 8000),
+    "goaways": lambda _: goaway(2**31 - 1),
+    "goaways with a text": lambda _: goaway(2**31 - 1, b"x" * 8000),
     "priorities": lambda stream: frame(PRIORITY, 0, stream, struct.pack(">LB", 0, 16)),
     "frames that nobody knows": lambda _: frame(0x77, 0, 0, b"what"),
     "alternative services": lambda _: frame(ALTSVC, 0, 0, b'\x00\x01ah2=":1"'),
@@ -232,7 +156,8 @@ EXTRAS = {
     "hints": lambda stream: frame(HEADERS, END_HEADERS, stream, HINTS),
     "resets of closed streams": lambda stream: frame(RST, 0, stream, struct.pack(">L", 8)),
 }  # fmt: skip
-ROWS += [Row(floods(unit), BROKEN, flood=True, name=f"a flood of {name}") for name, unit in EXTRAS.items()]
+for name, unit in EXTRAS.items():
+    add(f"a flood of {name}", BROKEN, floods(unit), flood=True)
 
 
 @row(DELIVERED, flood=True)
@@ -250,48 +175,22 @@ def a_flood_of_data_after_answers(peer: H2Peer) -> None:
     peer.flood(frame(DATA, 0, streams[0], b"x" * 16_000), times=10)
 
 
-@row(BROKEN, flood=True)
-def a_flood_that_is_not_read_from(peer: H2Peer) -> None:
-    peer.begin()
-    peer.first()
-    peer.flood(frame(PING, 0, 0, b"hostile!"), times=50)
-
-
-@row(BROKEN, flood=True)
-def a_flood_of_promises(peer: H2Peer) -> None:
-    peer.begin()
-    stream = peer.first()
-    request = block((b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/"))
-    peer.flood(frame(PUSH, END_HEADERS, stream, struct.pack(">L", 2) + request))
-
-
-@row(BROKEN, flood=True)
-def a_header_block_without_end(peer: H2Peer) -> None:
-    peer.begin()
-    stream = peer.first()
-    peer.send(frame(HEADERS, 0, stream, HINTS))
-    peer.flood(frame(CONTINUATION, 0, stream, b"\x00\x01a\x01b" * 1000), times=10)
-
-
-@row(BROKEN)
-def a_continuation_of_nothing(peer: H2Peer) -> None:
-    peer.begin()
-    peer.send(frame(CONTINUATION, END_HEADERS, peer.first(), HINTS))
-    peer.wait()
-
-
-@row(BROKEN)
-def headers_that_unpack_to_50_megabytes(peer: H2Peer) -> None:
-    peer.begin()
-    peer.send(frame(HEADERS, END_HEADERS, peer.first(), hpack_bomb()))
-    peer.wait()
-
-
-@row(BROKEN)
-def a_frame_longer_than_allowed(peer: H2Peer) -> None:
-    peer.begin()
-    peer.send(frame(DATA, 0, peer.first(), b"x" * 2**20))
-    peer.wait()
+REQUEST = block((b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/"))
+PROMISE = struct.pack(">L", 2) + REQUEST
+add("a flood that is not read from", BROKEN, floods(lambda _: frame(PING, 0, 0, b"hostile!"), times=50), flood=True)
+add("a flood of promises", BROKEN, floods(lambda stream: frame(PUSH, END_HEADERS, stream, PROMISE)), flood=True)
+add(
+    "a header block without end", BROKEN,
+    floods(lambda stream: frame(CONTINUATION, 0, stream, b"\x00\x01a\x01b" * 1000),
+           lambda stream: frame(HEADERS, 0, stream, HINTS), times=10),
+    flood=True,
+)  # fmt: skip
+add("a continuation of nothing", BROKEN, once(lambda stream: frame(CONTINUATION, END_HEADERS, stream, HINTS)))
+add(
+    "headers that unpack to 50 megabytes", BROKEN,
+    once(lambda stream: frame(HEADERS, END_HEADERS, stream, hpack_bomb())),
+)  # fmt: skip
+add("a frame longer than allowed", BROKEN, once(lambda stream: frame(DATA, 0, stream, b"x" * 2**20)))
 
 
 @row(BROKEN)
@@ -316,52 +215,6 @@ def an_answer_in_http_1(peer: H2Peer) -> None:
 
 
 @row(BROKEN)
-def a_window_beyond_its_bound(peer: H2Peer) -> None:
-    peer.begin()
-    peer.first()
-    peer.send(frame(WINDOW, 0, 0, struct.pack(">L", 2**31 - 1)) * 2)
-    peer.wait()
-
-
-@row(UNKNOWN | UNSENT)
-def a_streams_window_beyond_its_bound(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(frame(WINDOW, 0, stream, struct.pack(">L", 2**31 - 1)) * 2)
-
-
-@row(UNSENT | UNKNOWN, SHORT_S)
-def no_window_ever(peer: H2Peer) -> None:
-    for _ in every(peer, (INITIAL_WINDOW, 0)):
-        pass
-
-
-@row(UNSENT | UNKNOWN, SHORT_S)
-def no_stream_ever(peer: H2Peer) -> None:
-    for _ in every(peer, (MAX_STREAMS, 0)):
-        pass
-
-
-@row(BROKEN)
-def every_stream_reset(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(frame(RST, 0, stream, struct.pack(">L", 2)))
-
-
-@row(UNSENT)
-def every_stream_refused(peer: H2Peer) -> None:
-    for stream in every(peer):
-        peer.send(frame(RST, 0, stream, struct.pack(">L", 7)))
-
-
-@row(BROKEN)
-def a_goaway_for_each_connection(peer: H2Peer) -> None:
-    peer.begin()
-    peer.first()
-    peer.send(frame(GOAWAY, 0, 0, struct.pack(">LL", 0, 0)))
-    peer.wait()
-
-
-@row(BROKEN)
 def the_end_before_an_answer(peer: H2Peer) -> None:
     peer.begin()
     peer.first()
@@ -380,10 +233,15 @@ def a_crash_at_once(peer: H2Peer) -> None:
     peer.reset()
 
 
-@row(BROKEN, SHORT_S)
-def silence(peer: H2Peer) -> None:
-    for _ in every(peer):
-        pass
+FULLER = struct.pack(">L", 2**31 - 1)
+add("a window beyond its bound", BROKEN, once(lambda _: frame(WINDOW, 0, 0, FULLER) * 2))
+add("a stream's window beyond its bound", UNKNOWN | UNSENT, each(lambda _, s: frame(WINDOW, 0, s, FULLER) * 2))
+add("no window ever", UNSENT | UNKNOWN, each(lambda *_: b"", (INITIAL_WINDOW, 0)), SHORT_S)
+add("no stream ever", UNSENT | UNKNOWN, each(lambda *_: b"", (MAX_STREAMS, 0)), SHORT_S)
+add("every stream reset", BROKEN, each(lambda _, stream: frame(RST, 0, stream, struct.pack(">L", 2))))
+add("every stream refused", UNSENT, each(lambda _, stream: frame(RST, 0, stream, struct.pack(">L", 7))))
+add("a goaway for each connection", BROKEN, once(lambda _: goaway(0)))
+add("silence", BROKEN, each(lambda *_: b""), SHORT_S)
 
 
 @row(BROKEN, SHORT_S)

@@ -8,7 +8,24 @@ import pytest
 from hpack import Encoder
 
 from tests.contract.apns_rig import Identity
-from tests.hostile.http2_stage import BROKEN, DELIVERED, SHORT_S, UNKNOWN, UNSENT, Row, Table, all_at_once, every, play
+from tests.hostile.http2_stage import (
+    BROKEN,
+    DELIVERED,
+    SHORT_S,
+    UNKNOWN,
+    UNSENT,
+    Row,
+    Table,
+    all_at_once,
+    each,
+    every,
+    floods,
+    goaway,
+    in_order,
+    once,
+    play,
+    together,
+)
 from tests.hostile.servers import (
     ACK,
     CONTINUATION,
@@ -34,7 +51,7 @@ from tests.hostile.servers import (
 from tests.hostile.suffering import MESSAGES
 
 ROWS = Table()
-row = ROWS.row
+row, add = ROWS.row, ROWS.add
 PRIORITY_FLAG = 0x20
 OK = (b":status", b"200")
 
@@ -103,13 +120,6 @@ ROWS += [Row(answers(make), DELIVERED, name=name) for name, make in RIGHT.items(
 
 
 @row(DELIVERED)
-def one_stream_at_a_time(peer: H2Peer) -> None:
-    peer.begin((MAX_STREAMS, 1))
-    for stream in peer.requests():
-        peer.send(peer.answer(stream))
-
-
-@row(DELIVERED)
 def a_window_byte_by_byte(peer: H2Peer) -> None:
     """A body goes out as the window admits it, however little that is at a time."""
     assert peer.exactly(len(PREFACE)) == PREFACE
@@ -148,32 +158,15 @@ def a_table_that_shrinks_and_grows(peer: H2Peer) -> None:
         peer.send(settings((TABLE_SIZE, (0, 4096, 60)[n % 3])) + peer.answer(stream))
 
 
-@row(DELIVERED)
-def answers_in_reverse(peer: H2Peer) -> None:
-    peer.send(b"".join(peer.answer(stream) for stream in reversed(all_at_once(peer))))
-    peer.wait()
-
-
-@row(DELIVERED | UNSENT)
-def two_goaways_the_second_for_fewer(peer: H2Peer) -> None:
-    streams = all_at_once(peer)
-    goaways = [frame(GOAWAY, 0, 0, struct.pack(">LL", last, 0)) for last in (2**31 - 1, streams[3])]
-    peer.send(b"".join(goaways) + b"".join(peer.answer(stream) for stream in streams[:4]))
-    peer.wait()
+add("one stream at a time", DELIVERED, each(H2Peer.answer, (MAX_STREAMS, 1)))
+add("answers in reverse", DELIVERED, together(lambda peer, streams: in_order(peer, streams[::-1])))
+add(
+    "two goaways, the second for fewer", DELIVERED | UNSENT,
+    together(lambda peer, streams: goaway(2**31 - 1) + goaway(streams[3]) + in_order(peer, streams[:4])),
+)  # fmt: skip
 
 
 # Wrong.
-
-
-def once(make: Callable[[int], bytes]) -> Callable[[H2Peer], None]:
-    """Say this in place of the first answer, and nothing more."""
-
-    def script(peer: H2Peer) -> None:
-        peer.begin()
-        peer.send(make(peer.first()))
-        peer.wait()
-
-    return script
 
 
 def table_bomb() -> bytes:
@@ -207,7 +200,8 @@ WRONG: dict[str, Callable[[int], bytes]] = {
     "a number without end": lambda s: frame(HEADERS, END_HEADERS | END_STREAM, s, b"\xff" * 200),
     "a table larger than ours": lambda s: frame(HEADERS, END_HEADERS | END_STREAM, s, b"\x3f\xe1\xff\xff\x7f\x88"),
 }  # fmt: skip
-ROWS += [Row(once(make), BROKEN, SHORT_S, name=name) for name, make in WRONG.items()]
+for name, make in WRONG.items():
+    add(name, BROKEN, once(make), SHORT_S)
 
 BAD: dict[str, Callable[[int], bytes]] = {
     "a status twice": lambda s: frame(HEADERS, END_HEADERS | END_STREAM, s, block(OK, (b":status", b"404"))),
@@ -244,28 +238,20 @@ def badly(make: Callable[[int], bytes]) -> Callable[[H2Peer], None]:
 ROWS += [Row(badly(make), DELIVERED | BROKEN, SHORT_S, name=name) for name, make in BAD.items()]
 
 
-@row(BROKEN, flood=True)
-def a_flood_of_continuations_without_a_byte(peer: H2Peer) -> None:
-    """The continuation flood: frames that cost their sender nothing, of a header block that has no end."""
-    peer.begin()
-    stream = peer.first()
-    peer.send(frame(HEADERS, 0, stream, HINT))
-    peer.flood(frame(CONTINUATION, 0, stream, b""))
-
-
-@row(BROKEN, flood=True)
-def a_flood_of_padding(peer: H2Peer) -> None:
-    peer.begin()
-    stream = peer.first()
-    peer.send(frame(HEADERS, END_HEADERS, stream, block((b":status", b"103"))))
-    peer.flood(frame(HEADERS, END_HEADERS | PADDED, stream, b"\xf0" + block((b":status", b"103")) + bytes(240)))
-
-
-@row(BROKEN, flood=True)
-def a_flood_of_resets_of_what_was_never_asked(peer: H2Peer) -> None:
-    peer.begin()
-    peer.first()
-    peer.flood(b"".join(frame(RST, 0, stream, struct.pack(">L", 8)) for stream in range(1, 2 * MESSAGES, 2)))
+# The continuation flood: frames that cost their sender nothing, of a header block that has no end.
+add(
+    "a flood of continuations without a byte", BROKEN,
+    floods(lambda s: frame(CONTINUATION, 0, s, b""), lambda s: frame(HEADERS, 0, s, HINT)), flood=True,
+)  # fmt: skip
+BARE = block((b":status", b"103"))
+add(
+    "a flood of padding", BROKEN,
+    floods(lambda s: frame(HEADERS, END_HEADERS | PADDED, s, b"\xf0" + BARE + bytes(240)),
+           lambda s: frame(HEADERS, END_HEADERS, s, BARE)),
+    flood=True,
+)  # fmt: skip
+RESETS = b"".join(frame(RST, 0, stream, struct.pack(">L", 8)) for stream in range(1, 2 * MESSAGES, 2))
+add("a flood of resets of what was never asked", BROKEN, floods(lambda _: RESETS), flood=True)
 
 
 @row(UNKNOWN | UNSENT, SHORT_S)

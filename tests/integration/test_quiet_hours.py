@@ -2,15 +2,11 @@
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from redis import Redis
 
-from notifier import InvalidNotificationError, Notifier, Preferences
+from notifier import InvalidNotificationError, Preferences
 from notifier.operations.explain import Inspection
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies
@@ -18,9 +14,8 @@ from notifier.rules.policy import Window
 from notifier.rules.zones import VERSION, zone_at
 from notifier.settings import load_settings, parse_settings
 from notifier.store.connection import time_us
-from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import Simulators, WorkerProcess, client_of, ends, eventually, note, notifier, queue, worker
-from tests.harness.support import write_config as write
+from tests.harness.at_work import AtWork, world_of
+from tests.harness.support import ends, eventually, note, queue
 
 NOW = datetime.now(UTC)
 BEGAN, ENDS = NOW - timedelta(hours=2), (NOW + timedelta(hours=2)).replace(second=0, microsecond=0)
@@ -35,31 +30,17 @@ CATEGORIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """One worker, for whose users it is night in one zone and day in another."""
-
-    redis: Redis
-    producer: Notifier
-    running: WorkerProcess
-    config: Path
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("night")
-    rules = {"zone": HERE, "user": {"quiet_hours": f"{BEGAN:%H:%M}-{ENDS:%H:%M}"}, "categories": CATEGORIES}
-    with Simulators(folder / "simulators") as simulators:
-        config = write(
-            folder, redis_server.url, simulators.providers(), **rules, users={"owl": {"quiet_hours": "none"}}
-        )
-        with client_of(config) as redis:
-            redis.flushdb()
-            with notifier(config) as producer, worker(config) as running:
-                yield World(redis, producer, running.ready(redis), config)
+# It is night in one zone and day in another.
+RULES = {
+    "zone": HERE,
+    "user": {"quiet_hours": f"{BEGAN:%H:%M}-{ENDS:%H:%M}"},
+    "users": {"owl": {"quiet_hours": "none"}},
+    "categories": CATEGORIES,
+}
+world = world_of(AtWork, RULES)
 
 
-def waits(world: World, job_id: str) -> None:
+def waits(world: AtWork, job_id: str) -> None:
     """It is held until the night ends, and RQ is told so."""
 
     def until_morning() -> bool:
@@ -70,7 +51,7 @@ def waits(world: World, job_id: str) -> None:
     eventually(until_morning, f"the wait of {job_id} until {ENDS}")
 
 
-def test_the_clock_of_the_notifications_zone_decides(world: World) -> None:
+def test_the_clock_of_the_notifications_zone_decides(world: AtWork) -> None:
     """By night it is held until the night's end, and delivered where it is day; nobody had told Redis of zones."""
     held = world.producer.send(note("ann"))
     same = world.producer.send(note("bea", zone=HERE))
@@ -80,14 +61,14 @@ def test_the_clock_of_the_notifications_zone_decides(world: World) -> None:
     waits(world, same)
 
 
-def test_what_may_pass_the_night(world: World) -> None:
+def test_what_may_pass_the_night(world: AtWork) -> None:
     """A category that ignores the user's quiet hours, one that bypasses, and a user who has none; else not."""
     for user, category in (("dan", "alarm"), ("eve", "security"), ("owl", "default")):
         ends(world.producer, world.producer.send(note(user, category=category)), "delivered")
     waits(world, world.producer.send(note("owl", category="own")))
 
 
-def test_what_counts_as_two_by_the_clock(world: World) -> None:
+def test_what_counts_as_two_by_the_clock(world: AtWork) -> None:
     """It is held by night as all others, and in a calendar window takes the room of two."""
     waits(world, world.producer.send(note("ivy", category="dear")))
     first, second = (world.producer.send(note("joe", category="rare")) for _ in range(2))
@@ -100,7 +81,7 @@ def test_what_counts_as_two_by_the_clock(world: World) -> None:
     eventually(until_next_month, "the second to wait for the next month")
 
 
-def test_zones_that_redis_lost_are_told_again(world: World) -> None:
+def test_zones_that_redis_lost_are_told_again(world: AtWork) -> None:
     """Without the zones nothing is sent that may not be, and no line is stuck."""
     held = world.producer.send(note("fay"))
     waits(world, held)
@@ -112,7 +93,7 @@ def test_zones_that_redis_lost_are_told_again(world: World) -> None:
     assert world.redis.hlen("notifier:zones") == 2
 
 
-def test_zones_by_older_data_are_replaced(world: World) -> None:
+def test_zones_by_older_data_are_replaced(world: AtWork) -> None:
     """What an older tzdata said of a zone is not believed: the worker says it anew, by its own."""
     old = json.loads(zone_at(ELSEWHERE, time.time_ns() // 1000).encode()) | {"v": "1999a", "o": [0]}
     world.redis.hset("notifier:zones", ELSEWHERE, json.dumps(old))
@@ -120,7 +101,7 @@ def test_zones_by_older_data_are_replaced(world: World) -> None:
     assert json.loads(world.redis.hget("notifier:zones", ELSEWHERE) or b"{}")["v"] == VERSION
 
 
-def test_a_zone_that_does_not_exist(world: World) -> None:
+def test_a_zone_that_does_not_exist(world: AtWork) -> None:
     """The producer is told; a job of another program fails with the field, or follows the default where none checks."""
     with pytest.raises(InvalidNotificationError, match=r"zone: 'Europe/Berln' is not a time zone .* Europe/Berlin\?"):
         world.producer.send(note("hal", zone="Europe/Berln"))
@@ -133,22 +114,22 @@ def test_a_zone_that_does_not_exist(world: World) -> None:
         "notifier.deliver", kwargs=kwargs, meta={"user": "hal", "category": "default", "zone": "Mars/Base"}
     )
     waits(world, unread.id)
-    eventually(lambda: "unknown_zone" in world.running.log, "the warning")
+    eventually(lambda: "unknown_zone" in world.worker.log, "the warning")
 
 
-def test_a_zone_that_one_host_does_not_know(world: World) -> None:
+def test_a_zone_that_one_host_does_not_know(world: AtWork) -> None:
     """It was chosen on a host of newer zones: here the configured one is followed, said once, and all else holds."""
     hours = f"{BEGAN:%H:%M}-{NOW:%H:%M}"  # within the night, which they do not prolong
     world.redis.hset("notifier:preferences", "zoe", json.dumps({"quiet_hours": hours, "zone": "Mars/Base"}))
     waits(world, world.producer.send(note("zoe")))
-    eventually(lambda: "'Mars/Base' is not a time zone" in world.running.log and "zoe" in world.running.log, "the line")
+    eventually(lambda: "'Mars/Base' is not a time zone" in world.worker.log and "zoe" in world.worker.log, "the line")
     chosen = world.producer.users.set("zoe", gap="1s")
     assert (chosen.zone, str((chosen.quiet_hours or ())[0]), chosen.gap_us) == ("Mars/Base", hours, 1_000_000)
     assert len(Preferences.decode(world.redis.hget("notifier:preferences", "zoe") or b"").as_dict()) == 3
     world.producer.users.clear("zoe")
 
 
-def test_explain_says_until_when_and_why(world: World) -> None:
+def test_explain_says_until_when_and_why(world: AtWork) -> None:
     """What decides is named with the reading of the clock and its zone."""
     settings = load_settings(world.config, {})
     found = Inspection(world.redis, settings.policies(), "ida").explain("default")
@@ -157,7 +138,7 @@ def test_explain_says_until_when_and_why(world: World) -> None:
     assert Inspection(world.redis, settings.policies(), "ida").explain("alarm").next_at is None
 
 
-def test_explain_says_the_same_of_the_rule_and_of_the_next(world: World) -> None:
+def test_explain_says_the_same_of_the_rule_and_of_the_next(world: AtWork) -> None:
     """Shortly before quiet hours too: what were let go then may be received within them, so it is not."""
     begin = datetime.now(UTC) + timedelta(minutes=5)
     hours = f"{begin:%H:%M}-{begin + timedelta(hours=2):%H:%M}"

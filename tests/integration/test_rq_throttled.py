@@ -2,9 +2,6 @@
 
 import json
 import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +12,11 @@ from rq import Callback, Queue, Repeat, Retry
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer, PickleSerializer
 
-from notifier import Notifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import audit
+from tests.harness.at_work import AtWork, world_of
 from tests.harness.mortal_redis import MortalRedis
-from tests.harness.support import WORKER, client_of, ends, eventually, note, notifier, state, worker, write_config
+from tests.harness.support import WORKER, ends, eventually, note, notifier, state, worker, write_config
 
 GAP_S = 0.3
 RATES: dict[str, Any] = {
@@ -84,33 +81,15 @@ def plain(path, text):
 """
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    redis: Redis
-    producer: Notifier
-    folder: Path
-    config: Path
-
+class World(AtWork):
     def queue(self, serializer: Any = PickleSerializer, lane: str = "default") -> Queue:
         return Queue(lane, connection=self.redis, serializer=serializer)
 
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def outcomes(self, user: str) -> Counter[str]:
-        return Counter(record.outcome for record in self.producer.history(user))
 
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("world")
-    (folder / "shop.py").write_text(APP, encoding="utf-8")
-    config = write_config(folder, redis_server.url, **RATES)
-    with client_of(config) as redis:
-        redis.flushdb()
-        with notifier(config) as producer, worker(config, python_path=folder) as running:
-            running.ready(redis)
-            yield World(redis, producer, folder, config)
+world = world_of(World, RATES, shop=APP)
 
 
 def times(path: Path, word: str = "") -> list[float]:

@@ -4,15 +4,12 @@ import json
 import pickle
 import threading
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 from rq import Callback, Queue, Retry, Webhook
 from rq.command import send_stop_job_command
 from rq.group import Group
@@ -20,24 +17,8 @@ from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 
-from notifier import Notifier
-from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import (
-    WORKER,
-    Simulators,
-    apns,
-    client_of,
-    ends,
-    eventually,
-    fcm,
-    note,
-    notifier,
-    queue,
-    scheduled,
-    state,
-    worker,
-    write_config,
-)
+from tests.harness.at_work import AtWork, world_of
+from tests.harness.support import WORKER, apns, ends, eventually, fcm, note, queue, scheduled, state, worker
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "gone": {"windows": ["1/1h"]}},
@@ -65,17 +46,7 @@ def stay(path, gate):
 """
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """One worker at work, who sends to it, and a folder on its Python path."""
-
-    redis: Redis
-    simulators: Simulators
-    producer: Notifier
-    folder: Path
-    config: Path
-    lane: Queue
-
+class World(AtWork):
     def run(self, function: str, *args: Any, **kwargs: Any) -> Job:
         return self.lane.enqueue(function, *args, **kwargs)
 
@@ -88,17 +59,7 @@ class World:
         ends(self.producer, self.producer.send(note("bystander", "bystander")), "delivered")
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("world")
-    (folder / "errands.py").write_text(ERRANDS, encoding="utf-8")
-    with Simulators(folder / "simulators") as simulators:
-        config = write_config(folder, redis_server.url, simulators.providers(), **RATES)
-        with client_of(config) as redis:
-            redis.flushdb()
-            with notifier(config) as producer, worker(config, python_path=folder) as running:
-                running.ready(redis)
-                yield World(redis, simulators, producer, folder, config, queue(redis))
+world = world_of(World, RATES, errands=ERRANDS)
 
 
 def finishes(job: Any, status: JobStatus = JobStatus.FINISHED) -> None:

@@ -1,29 +1,21 @@
 """What a worker does with the answers of strict providers: one worker process, real HTTP, real Redis."""
 
 import json
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-from redis import Redis
 from rq.registry import CanceledJobRegistry, FailedJobRegistry
 
-from notifier import Notifier
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.asking import InRedis
+from tests.harness.at_work import AtWork, world_of
 from tests.harness.support import (
     CONSOLE,
     PATIENCE_S,
-    Simulators,
-    WorkerProcess,
     apns,
-    client_of,
     ends,
     eventually,
     fcm,
@@ -64,15 +56,7 @@ CUT = Reply(0, drop=True)
 OK = Reply(200)
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """One worker at work, and who sends to it; each test has users and titles of its own."""
-
-    redis: Redis
-    simulators: Simulators
-    producer: Notifier
-    worker: WorkerProcess
-
+class World(AtWork):
     def send(self, user: str, title: str, *devices: Any, **fields: Any) -> str:
         return self.producer.send(note(user, title, *devices, **fields))
 
@@ -80,19 +64,8 @@ class World:
         status = self.producer.status(job_id)
         return status.reason or ""
 
-    def outcomes(self, user: str) -> Counter[str]:
-        return Counter(record.outcome for record in self.producer.history(user))
 
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("world")
-    with Simulators(folder / "simulators") as simulators:
-        config = write_config(folder, redis_server.url, simulators.providers(), **RATES)
-        with client_of(config) as redis:
-            redis.flushdb()
-            with notifier(config) as producer, worker(config) as running:
-                yield World(redis, simulators, producer, running.ready(redis))
+world = world_of(World, RATES)
 
 
 def test_many_devices_count_once(world: World) -> None:

@@ -73,6 +73,12 @@ def note(user: str, title: str = "Hello", *devices: Device, **fields: Any) -> No
     return Notification(user=user, devices=devices or (apns(user),), title=title, **fields)
 
 
+def plain(user: str, title: str, *devices: Device, **fields: Any) -> dict[str, Any]:
+    """The same as the arguments of a job that is enqueued without our library."""
+    to = [{"platform": device.platform, "token": device.token} for device in devices or (apns(user),)]
+    return {"user": user, "devices": to, "title": title, **fields}
+
+
 class _Held(Reply):
     """An answer that comes when a test lets it go."""
 

@@ -10,17 +10,7 @@ from redis import Redis
 from notifier import Notifier
 from notifier.notification import Device
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import (
-    Simulators,
-    apns,
-    ends,
-    eventually,
-    fcm,
-    note,
-    queue,
-    worker,
-    write_config,
-)
+from tests.harness.support import Simulators, apns, ends, eventually, fcm, note, plain, queue, worker, write_config
 
 CATEGORIES: dict[str, Any] = {
     "default": {"lane": "default"},
@@ -86,12 +76,7 @@ def test_another_programs_job_names_an_app_too(
     with worker(config) as running:
         running.ready(redis)
         for title, meta in (("with-meta", {"user": "anna", "category": "default"}), ("without-meta", None)):
-            kwargs = {
-                "user": "anna",
-                "devices": [{"platform": device.platform, "token": device.token} for device in devices(title)],
-                "title": title,
-                "app": "driver",
-            }
+            kwargs = plain("anna", title, *devices(title), app="driver")
             job = queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta=meta)
             ends(producer, job.id, "delivered")
             assert under(simulators, title) == {platform: apps["driver"] for platform, apps in UNDER.items()}
@@ -130,13 +115,7 @@ def test_an_app_that_nobody_has_ends_with_the_expiry(redis: Redis, config: Path,
     """A plain RQ job for an unknown app is not sent under another one: it waits until it expires."""
     with worker(config) as running:
         running.ready(redis)
-        kwargs = {
-            "user": "anna",
-            "devices": [{"platform": "fcm", "token": fcm("nobody").token}],
-            "title": "for nobody",
-            "app": "drivers",
-            "category": "brief",
-        }
+        kwargs = plain("anna", "for nobody", fcm("nobody"), app="drivers", category="brief")
         meta = {"user": "anna", "category": "brief", "expires_in": 1}
         job = queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta=meta)
         ends(producer, job.id, "expired")

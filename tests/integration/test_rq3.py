@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -12,7 +11,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import WORKER, Simulators, apns, client_of, eventually, queue, worker, write_config
+from tests.harness.support import WORKER, Simulators, client_of, eventually, plain, queue, worker, write_config
 from workers import PushWorker
 
 rate_limit = pytest.importorskip("rq.rate_limit", reason="RQ 2 has none of this")
@@ -80,9 +79,7 @@ def test_notifications_with_a_rate_limit_are_sent(world: World) -> None:
     """A plain producer's notifications that carry a RateLimit go by the rates: each is sent, and its slot is free."""
     limit, users = rate_limit.RateLimit("campaign", 2), [f"limited-{n}" for n in range(5)]
     for user in users:
-        told: dict[str, Any] = {"user": user, "title": user}
-        told["devices"] = [{"platform": "apns", "token": apns(user).token}]
-        world.lane.enqueue("notifier.deliver", kwargs=told, rate_limit=limit)
+        world.lane.enqueue("notifier.deliver", kwargs=plain(user, user), rate_limit=limit)
     eventually(lambda: sorted(world.simulators.titles("limited-")) == users, "five deliveries")
     eventually(lambda: world.slots("campaign") == (0, 0), "the slots to be free")
 

@@ -18,7 +18,7 @@ from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegist
 from rq.serializers import JSONSerializer
 
 from tests.harness.at_work import AtWork, world_of
-from tests.harness.support import WORKER, apns, ends, eventually, fcm, note, queue, scheduled, state, worker
+from tests.harness.support import WORKER, apns, ends, eventually, fcm, note, plain, queue, scheduled, state, worker
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "gone": {"windows": ["1/1h"]}},
@@ -64,11 +64,6 @@ world = world_of(World, RATES, errands=ERRANDS)
 
 def finishes(job: Any, status: JobStatus = JobStatus.FINISHED) -> None:
     eventually(lambda: job.get_status() is status, f"{status} of {job.id}")
-
-
-def payload(user: str, title: str, **more: Any) -> dict[str, Any]:
-    device = apns(user)
-    return {"user": user, "devices": [{"platform": "apns", "token": device.token}], "title": title, **more}
 
 
 def why(world: World, job_id: str) -> str:
@@ -119,7 +114,7 @@ def test_a_webhook_is_called(world: World) -> None:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         hooks = [Webhook(url, "finished", method="POST"), Webhook(url, "failed", method="POST")]
-        world.deliver(payload("hooked", "hooked"), webhooks=hooks)
+        world.deliver(plain("hooked", "hooked"), webhooks=hooks)
         jobs = [world.run("errands.append", str(world.folder / "hooked"), "x", webhooks=hooks)]
         finishes(jobs[0])
         jobs.append(world.run("errands.fail", "why", webhooks=hooks))
@@ -133,7 +128,7 @@ def test_a_webhook_is_called(world: World) -> None:
 def test_a_group_runs(world: World) -> None:
     """The jobs of a group run, notifications among them, and none of these keeps the group from its end."""
     group = Group(world.redis)
-    payloads = [payload(f"of-a-group-{n}", f"grouped-{n}") for n in range(2)]
+    payloads = [plain(f"of-a-group-{n}", f"grouped-{n}") for n in range(2)]
     jobs = [Queue.prepare_data("notifier.deliver", kwargs=each) for each in payloads]
     jobs.append(Queue.prepare_data("errands.append", [str(world.folder / "grouped"), "x"]))
     group.enqueue_many(world.lane, jobs)
@@ -149,7 +144,7 @@ def test_a_group_runs(world: World) -> None:
 def test_what_depends_on_a_job_runs_after_it(world: World) -> None:
     """A notification that depends on a stock job goes when that has finished."""
     first = world.run("errands.append", str(world.folder / "first"), "x", 0.2)
-    job_id = world.deliver(payload("dep", "depends"), meta={"user": "dep"}, depends_on=first)
+    job_id = world.deliver(plain("dep", "depends"), meta={"user": "dep"}, depends_on=first)
     assert state(world.producer, job_id) is None
     ends(world.producer, job_id, "delivered")
     assert (world.folder / "first").exists()
@@ -162,7 +157,7 @@ def test_a_stock_job_runs_at_its_time(world: World) -> None:
         world.lane.enqueue_in(timedelta(seconds=1), "math.factorial", 5),
         world.lane.enqueue_at(at, "math.factorial", 5, meta={"user": "someone", "theirs": True}),
     ]
-    timed = world.lane.enqueue_at(at, "notifier.deliver", kwargs=payload("timed", "timed"), meta={"user": "timed"})
+    timed = world.lane.enqueue_at(at, "notifier.deliver", kwargs=plain("timed", "timed"), meta={"user": "timed"})
     for job in jobs:
         finishes(job)
         assert job.return_value() == 120
@@ -235,13 +230,13 @@ def test_a_stock_job_can_be_stopped(world: World) -> None:
 
 def test_a_program_without_our_library_can_send(world: World) -> None:
     """The documented call works with its meta, and without."""
-    with_meta = world.deliver(payload("plain-1", "plain-1"), meta={"user": "plain-1", "category": "default"})
-    without = world.deliver(payload("plain-2", "plain-2", priority="high"))
+    with_meta = world.deliver(plain("plain-1", "plain-1"), meta={"user": "plain-1", "category": "default"})
+    without = world.deliver(plain("plain-2", "plain-2", priority="high"))
     urgent = world.deliver(
-        payload("plain-3", "plain-3", category="chat"), "urgent", meta={"user": "plain-3", "category": "chat"}
+        plain("plain-3", "plain-3", category="chat"), "urgent", meta={"user": "plain-3", "category": "chat"}
     )
     cli = world.deliver(
-        payload("plain-4", "plain-4"), meta={"user": "plain-4", "theirs": [1, 2]}, job_timeout=5, result_ttl=7
+        plain("plain-4", "plain-4"), meta={"user": "plain-4", "theirs": [1, 2]}, job_timeout=5, result_ttl=7
     )
     for number, job_id in enumerate((with_meta, without, urgent, cli), 1):
         ends(world.producer, job_id, "delivered")
@@ -251,7 +246,7 @@ def test_a_program_without_our_library_can_send(world: World) -> None:
 def test_its_expiry_and_its_limits_hold(world: World) -> None:
     """Without our library, too, a user's limits hold back, in order, and `expires_in` counts."""
     meta = {"user": "plain-held", "category": "default"}
-    gone = world.deliver(payload("plain-held", "plain-gone"), meta=meta | {"expires_in": 0.000001})
+    gone = world.deliver(plain("plain-held", "plain-gone"), meta=meta | {"expires_in": 0.000001})
     eventually(lambda: state(world.producer, gone) in {"expired", "delivered"}, "an end")
     assert state(world.producer, gone) == "expired"
 
@@ -261,7 +256,7 @@ def test_a_category_limits_wherever_it_is_named(world: World, meta: Any) -> None
     """Law 1: a meta that names the user alone does not let the category's limits be passed by."""
     user = f"slow-{meta and len(meta)}"
     meta = meta and meta | {"user": user}
-    first, second = (world.deliver(payload(user, f"slow {n}", category="slow"), meta=meta) for n in range(2))
+    first, second = (world.deliver(plain(user, f"slow {n}", category="slow"), meta=meta) for n in range(2))
     ends(world.producer, first, "delivered")
     eventually(lambda: state(world.producer, second) in {"waiting", "delivered"}, "its place")
     assert state(world.producer, second) == "waiting"
@@ -269,11 +264,11 @@ def test_a_category_limits_wherever_it_is_named(world: World, meta: Any) -> None
 
 TOKEN = apns("x").token
 BAD: list[tuple[str, Any, Any]] = [
-    ("user", payload("berta", "bad"), {"user": "anna", "category": "default"}),
+    ("user", plain("berta", "bad"), {"user": "anna", "category": "default"}),
     ("user", {"title": "x"}, None),
-    ("user", payload("", "bad"), None),
-    ("user", payload("anna", "bad") | {"user": 7}, None),
-    ("user", payload("anna", "bad") | {"user": {"a": 1}}, {"user": "anna"}),
+    ("user", plain("", "bad"), None),
+    ("user", plain("anna", "bad") | {"user": 7}, None),
+    ("user", plain("anna", "bad") | {"user": {"a": 1}}, {"user": "anna"}),
     ("devices", {"user": "anna", "title": "x"}, {"user": "anna"}),
     ("devices", {"user": "anna", "devices": {}, "title": "x"}, None),
     ("devices[0]", {"user": "anna", "devices": ["x"], "title": "x"}, {"user": "anna"}),
@@ -281,20 +276,20 @@ BAD: list[tuple[str, Any, Any]] = [
     ("platform", {"user": "anna", "devices": [{"platform": ["apns"], "token": TOKEN}], "title": "x"}, None),
     ("platform", {"user": "anna", "devices": [{"platform": {}, "token": TOKEN}], "title": "x"}, {"user": "anna"}),
     ("token", {"user": "anna", "devices": [{"platform": "apns", "token": 5}], "title": "x"}, None),
-    ("priority", payload("anna", "bad", priority={}), None),
-    ("priority", payload("anna", "bad", priority=[]), {"user": "anna"}),
-    ("category", payload("anna", "bad", category=[]), None),
-    ("category", payload("anna", "bad", category="No Such"), None),
-    ("expires_in", payload("anna", "bad", expires_in="1h"), None),
-    ("expires_in", payload("anna", "bad", expires_in=float("nan")), None),
-    ("expires_in", payload("anna", "bad", expires_in=10**300), {"user": "anna"}),
-    ("expires_in", payload("anna", "bad"), {"user": "anna", "category": "default", "expires_in": "5"}),
-    ("expires_in", payload("anna", "bad", expires_in=5), {"user": "anna", "category": "default"}),
-    ("recipient", payload("anna", "bad", recipient="x"), {"user": "anna"}),
-    ("send_at", payload("anna", "bad", send_at="2030-01-01"), None),
-    ("data", payload("anna", "bad", data=[1]), None),
-    ("badge", payload("anna", "bad", badge="7"), {"user": "anna"}),
-    ("title", payload("anna", "bad") | {"title": [1]}, {"user": "anna"}),
+    ("priority", plain("anna", "bad", priority={}), None),
+    ("priority", plain("anna", "bad", priority=[]), {"user": "anna"}),
+    ("category", plain("anna", "bad", category=[]), None),
+    ("category", plain("anna", "bad", category="No Such"), None),
+    ("expires_in", plain("anna", "bad", expires_in="1h"), None),
+    ("expires_in", plain("anna", "bad", expires_in=float("nan")), None),
+    ("expires_in", plain("anna", "bad", expires_in=10**300), {"user": "anna"}),
+    ("expires_in", plain("anna", "bad"), {"user": "anna", "category": "default", "expires_in": "5"}),
+    ("expires_in", plain("anna", "bad", expires_in=5), {"user": "anna", "category": "default"}),
+    ("recipient", plain("anna", "bad", recipient="x"), {"user": "anna"}),
+    ("send_at", plain("anna", "bad", send_at="2030-01-01"), None),
+    ("data", plain("anna", "bad", data=[1]), None),
+    ("badge", plain("anna", "bad", badge="7"), {"user": "anna"}),
+    ("title", plain("anna", "bad") | {"title": [1]}, {"user": "anna"}),
 ]
 
 
@@ -317,7 +312,7 @@ def _raw(world: World, name: str, **fields: Any) -> str:
 def test_rubbish_fails_at_once_and_disturbs_nobody(world: World) -> None:
     """Pickle, broken JSON, fields that RQ cannot read: each fails with a reason, and the worker goes on."""
     good = zlib.compress(json.dumps(["math.factorial", None, [3], {}]).encode())
-    pickled = zlib.compress(pickle.dumps(("notifier.deliver", None, (), payload("anna", "pickled"))))
+    pickled = zlib.compress(pickle.dumps(("notifier.deliver", None, (), plain("anna", "pickled"))))
     named = json.dumps({"user": "anna", "category": "default"})
     jobs = {
         "pickled": _raw(world, "pickled", data=pickled),
@@ -347,7 +342,7 @@ def test_rubbish_fails_at_once_and_disturbs_nobody(world: World) -> None:
 def test_an_odd_category_in_meta(world: World, category: Any) -> None:
     """Whatever stands as category in the meta, a good notification is delivered, by the rules of `default`."""
     title = f"odd-{category}"
-    job_id = world.deliver(payload("odd", title), meta={"user": "odd", "category": category})
+    job_id = world.deliver(plain("odd", title), meta={"user": "odd", "category": category})
     ends(world.producer, job_id, "delivered")
     assert len(world.simulators.arrived(title)) == 1
 
@@ -385,7 +380,7 @@ def test_a_foreign_job_can_be_cancelled(world: World, meta: Any) -> None:
 def test_an_odd_expiry_in_meta(world: World, expires_in: Any) -> None:
     """An `expires_in` in the meta that is no sane number does not make a notification expire unsent."""
     title = f"expiry-{expires_in}"
-    job_id = world.deliver(payload("odd", title), meta={"user": "odd", "category": "default", "expires_in": expires_in})
+    job_id = world.deliver(plain("odd", title), meta={"user": "odd", "category": "default", "expires_in": expires_in})
     eventually(lambda: state(world.producer, job_id) in {"delivered", "failed", "expired"}, "an end")
     assert state(world.producer, job_id) in {"delivered", "failed"}
 

@@ -28,6 +28,7 @@ from tests.harness.support import (
     fcm,
     note,
     notifier,
+    plain,
     queue,
     worker,
     write_config,
@@ -178,9 +179,7 @@ def test_a_plain_job_waits_for_its_route_as_well(tmp_path: Path) -> None:
         try:
             up.work("one")
             for n in range(3):
-                kwargs = {"user": "plain", "title": f"plain-{n}"}
-                kwargs |= {"devices": [{"platform": "apns", "token": apns("plain").token}]}
-                queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "plain"})
+                queue(up.redis).enqueue("notifier.deliver", kwargs=plain("plain", f"plain-{n}"), meta={"user": "plain"})
             eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns"), "the user to wait for a route")
         finally:
             up.simulators.call(up.simulators.apns.start())

@@ -1,11 +1,9 @@
 """Laws 1, 2, 4 and 7 where users choose: measured at the provider, with several workers, while choices change."""
 
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
@@ -14,12 +12,6 @@ from tests.harness.support import Simulators, eventually, note, notifier, worker
 COUNT = 30
 GAP_US = 20_000  # of the configuration
 CHOSEN_US = 150_000  # what the user chooses for a while
-
-
-@pytest.fixture
-def simulators(tmp_path: Path) -> Iterator[Simulators]:
-    with Simulators(tmp_path / "simulators") as running:
-        yield running
 
 
 def now_us() -> int:

@@ -54,12 +54,6 @@ class Held:
 
 
 @pytest.fixture
-def simulators(tmp_path: Path) -> Iterator[Simulators]:
-    with Simulators(tmp_path / "simulators") as running:
-        yield running
-
-
-@pytest.fixture
 def held(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, simulators: Simulators) -> Iterator[Held]:
     """Three workers, and a backlog of one user of which the rules let one go in an hour."""
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Laws 2, 4 and 9 for plain producers that leave out the meta: jobs are read in order, and nobody waits for that."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.harness.support import (
     fcm,
     note,
     notifier,
+    plain,
     queue,
     state,
     worker,
@@ -36,12 +37,6 @@ COUNT = 24
 SLOW_MS = 12_000
 NAMED = {"user": "ann", "category": "default"}
 WORKER = {"lease": "40s", "grace": "30s"}
-
-
-@pytest.fixture
-def simulators(tmp_path: Path) -> Iterator[Simulators]:
-    with Simulators(tmp_path / "simulators") as running:
-        yield running
 
 
 def patient(simulators: Simulators) -> dict[str, Any]:
@@ -56,9 +51,7 @@ def url_of(redis: Redis) -> str:
 
 
 def deliver(lane: Queue, user: str, title: str, meta: Mapping[str, Any] | None = None) -> str:
-    device = {"platform": "apns", "token": apns(user).token}
-    kwargs = {"user": user, "devices": [device], "title": title}
-    return str(lane.enqueue("notifier.deliver", kwargs=kwargs, meta=meta).id)
+    return str(lane.enqueue("notifier.deliver", kwargs=plain(user, title), meta=meta).id)
 
 
 @pytest.mark.parametrize(("workers", "first"), [(1, "jobs"), (1, "workers"), (3, "jobs"), (3, "workers")])
@@ -155,8 +148,8 @@ def test_what_was_read_goes_though_nobody_would_look_at_its_lane(redis: Redis) -
     reader = calls.Worker(lanes=["urgent", "bulk"], lease_us=10_000_000)
 
     def enqueue(device: Device) -> Any:
-        kwargs = {"user": "ann", "title": "x", "devices": [{"platform": device.platform, "token": device.token}]}
-        return queue(redis, "bulk").enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "ann", "category": "news"})
+        meta = {"user": "ann", "category": "news"}
+        return queue(redis, "bulk").enqueue("notifier.deliver", kwargs=plain("ann", "x", device), meta=meta)
 
     def go() -> list[str]:
         return [leased.job_id for leased in take(redis, reader, calls.Room(9), rules).leased]

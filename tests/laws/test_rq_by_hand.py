@@ -29,7 +29,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from notifier.store.connection import time_us
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import apns, fcm, note, queue
+from tests.harness.support import apns, fcm, note, plain, queue
 from tests.harness.take import enter, take
 from workers import PushWorker
 from workers.loop.parts import RqJob
@@ -71,9 +71,8 @@ class World:
         worker.work(burst=True, max_jobs=most, logging_level="CRITICAL")
 
     def plain(self, user: str, job_id: str, *, title: str = "plain", lane: str = "default", **options: Any) -> None:
-        device = {"platform": "apns", "token": apns(user).token}
         meta = {"user": user, "category": "default", **options.pop("meta", {})}
-        kwargs = {"user": user, "devices": [device], "title": title}
+        kwargs = plain(user, title)
         queue(self.redis, lane).enqueue("notifier.deliver", kwargs=kwargs, meta=meta, job_id=job_id, **options)
 
     def job(self, job_id: str) -> Job:

@@ -4,7 +4,6 @@ What the configuration does not know is `default`, in its backlog too.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.store.connection import time_us
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import audit
-from tests.harness.support import Simulators, apns, client_of, eventually, queue, worker, write_config
+from tests.harness.support import Simulators, client_of, eventually, plain, queue, worker, write_config
 from tests.harness.take import enter, take
 from workers.loop.parts import Tuning
 from workers.rq.functions import AllowedFunctions
@@ -29,15 +28,8 @@ COUNT = 60
 CATEGORIES = {"default": {"lane": "default", "windows": ["20/1h"]}, "chat": {"lane": "urgent"}}
 
 
-@pytest.fixture
-def simulators(tmp_path: Path) -> Iterator[Simulators]:
-    with Simulators(tmp_path / "simulators") as running:
-        yield running
-
-
 def deliver(redis: Redis, title: str, category: str, *, in_data: bool) -> Any:
-    device = {"platform": "apns", "token": apns("ann").token}
-    kwargs = {"user": "ann", "devices": [device], "title": title} | ({"category": category} if in_data else {})
+    kwargs = plain("ann", title, **({"category": category} if in_data else {}))
     return queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "ann", "category": category, "x": [1]})
 
 

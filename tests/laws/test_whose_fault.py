@@ -12,7 +12,7 @@ from notifier import InvalidNotificationError, Notification
 from notifier.notification import Device
 from notifier.simulators.certificates import make_apns_key
 from notifier.simulators.wire import Reply
-from tests.harness.support import apns, ends, eventually, fcm, note, notifier, queue, worker, write_config
+from tests.harness.support import apns, ends, eventually, fcm, note, notifier, plain, queue, worker, write_config
 from tests.laws.test_held_routes import Service, events, service, slammed_door
 
 ATTEMPTS = 3
@@ -115,8 +115,7 @@ def test_an_app_that_nobody_configured_is_its_messages_fault(tmp_path: Path) -> 
     with service(tmp_path, categories=CATEGORIES) as up:
         running = up.work("one")
         for n, more in enumerate(({"app": "nobodys"}, {"app": "nobodys"})):
-            kwargs = {"user": f"p{n}", "title": "plain", **more}
-            kwargs |= {"devices": [{"platform": "apns", "token": apns("p").token}]}
+            kwargs = plain(f"p{n}", "plain", apns("p"), **more)
             job = queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": f"p{n}"})
             end_all(up, [job.id], "rejected")
             assert "nobodys" in (up.producer.status(job.id).reason or "")
@@ -134,8 +133,7 @@ def test_a_forged_job_that_no_request_can_carry_ends_alone(tmp_path: Path) -> No
         running = up.work("one")
         bad_ids = []
         for n, options in enumerate(forged):
-            kwargs = {"user": f"f{n}", "title": "forged", "fcm": options}
-            kwargs |= {"devices": [{"platform": "fcm", "token": fcm(f"f{n}").token}]}
+            kwargs = plain(f"f{n}", "forged", fcm(f"f{n}"), fcm=options)
             bad_ids.append(queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": f"f{n}"}).id)
         good_ids = up.send([good("third_party", n) for n in range(3)])
         for job_id in good_ids:
@@ -258,8 +256,7 @@ def test_a_probe_that_fails_by_its_own_fault_is_followed_at_once(tmp_path: Path)
             up.send([note("first", "first")])
             eventually(up.held, "the circuit to open")
             for n in range(10):
-                kwargs = {"user": f"big{n}", "title": "x" * 5000}  # more than Apple takes: not a byte goes there
-                kwargs |= {"devices": [{"platform": "apns", "token": apns("big").token}]}
+                kwargs = plain(f"big{n}", "x" * 5000, apns("big"))  # more than Apple takes: not a byte goes there
                 queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": f"big{n}"})
             eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") >= 10, "them to wait for a route")
             (last_id,) = up.send([note("last", "last")])

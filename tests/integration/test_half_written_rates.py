@@ -1,9 +1,9 @@
 """A configuration that is only half written takes no limit away, wherever it breaks off (issue 9, item 18)."""
 
-import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -39,11 +39,10 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def watched(path: Path, url: str, story: Callable[[Reload, Looks], Awaitable[None]]) -> None:
-    """A worker follows BEFORE; `look` writes a text over it, if there is one, and looks."""
-
-    async def run() -> None:
-        client = AsyncRedis.from_url(url)
+@asynccontextmanager
+async def watched(path: Path, url: str) -> AsyncIterator[tuple[Reload, Looks]]:
+    """A worker that follows BEFORE, and `look`, which writes a text over it, if there is one, and looks."""
+    async with AsyncRedis.from_url(url) as client:
         write(path, BEFORE)
         reload = Reload(path, Partitions.around(client), load_settings(path, environ={}))
         await reload.begin()
@@ -54,20 +53,14 @@ def watched(path: Path, url: str, story: Callable[[Reload, Looks], Awaitable[Non
                 write(path, text)
             return await reload.changed()
 
-        try:
-            await story(reload, look)
-        finally:
-            await client.aclose()
-
-    asyncio.run(run())
+        yield reload, look
 
 
-def test_looks_in_quick_succession_do_not_settle_a_file(
+async def test_looks_in_quick_succession_do_not_settle_a_file(
     tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law 7: published rates make a worker look at once, and half a file may be YAML: it counts seconds, not looks."""
-
-    async def story(_: Reload, look: Looks) -> None:
+    async with watched(tmp_path / "n.yaml", redis_server.url) as (_, look):
         now_ns = 10**12
         monkeypatch.setattr("notifier.store.followed.time.monotonic_ns", lambda: now_ns)
         assert await look(WHOLE) is None
@@ -77,16 +70,13 @@ def test_looks_in_quick_succession_do_not_settle_a_file(
         now_ns += 60_000_000
         assert await look(None) is not None
 
-    watched(tmp_path / "n.yaml", redis_server.url, story)
 
-
-def test_half_a_file_on_a_server_whose_clock_is_behind_is_left_alone(
+async def test_half_a_file_on_a_server_whose_clock_is_behind_is_left_alone(
     tmp_path: Path, redis_server: EmbeddedRedis
 ) -> None:
     """Its time says that nobody has written it for a minute, and a worker looked at it a moment ago."""
     path = tmp_path / "n.yaml"
-
-    async def story(reload: Reload, look: Looks) -> None:
+    async with watched(path, redis_server.url) as (reload, look):
         for text in (WHOLE[: WHOLE.index("users:")], WHOLE):
             write(path, text)
             os.utime(path, (path.stat().st_mtime - 60,) * 2)
@@ -94,16 +84,13 @@ def test_half_a_file_on_a_server_whose_clock_is_behind_is_left_alone(
         assert await look(None) is not None
         assert reload.problem == ""
 
-    watched(path, redis_server.url, story)
-
 
 @pytest.mark.parametrize("rest", range(4))
-def test_a_file_that_is_still_being_written_is_left_alone(
+async def test_a_file_that_is_still_being_written_is_left_alone(
     rest: int, tmp_path: Path, redis_server: EmbeddedRedis
 ) -> None:
     """A look finds the first half, the next the whole, at every fourth place: nothing but the whole is taken up."""
-
-    async def story(reload: Reload, look: Looks) -> None:
+    async with watched(tmp_path / "n.yaml", redis_server.url) as (reload, look):
         for cut in range(rest, len(WHOLE), 4):
             assert await look(WHOLE[:cut]) is None
             assert reload.problem == ""
@@ -113,14 +100,11 @@ def test_a_file_that_is_still_being_written_is_left_alone(
             assert await look(BEFORE) is None
             assert await look(None) is not None
 
-    watched(tmp_path / "n.yaml", redis_server.url, story)
 
-
-def test_a_changed_file_stands_in_the_log_once(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
+async def test_a_changed_file_stands_in_the_log_once(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
     """Where, when, from which rates to which, and the difference; of the workers of a host one writes it."""
     path = tmp_path / "n.yaml"
-
-    async def story(reload: Reload, look: Looks) -> None:
+    async with watched(path, redis_server.url) as (reload, look):
         client = AsyncRedis.from_url(redis_server.url)
         other = Reload(path, Partitions.around(client), load_settings(path, environ={}))
         await other.begin()
@@ -135,31 +119,25 @@ def test_a_changed_file_stands_in_the_log_once(tmp_path: Path, redis_server: Emb
         assert action.of == f"{before} to {reload.version}"
         assert action.answer == f"{path}; - user.gap: 2s; + user.gap: 3s"
 
-    watched(path, redis_server.url, story)
 
-
-def test_a_half_that_stays_takes_the_limits_of_nobody(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+async def test_a_half_that_stays_takes_the_limits_of_nobody(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
     """Whoever wrote it died: at the end of each line it is YAML, and says nothing of what follows."""
     lines = WHOLE.splitlines(keepends=True)
     halves = ["".join(lines[:n]) for n in range(1, lines.index("user: {windows: [1/1m, 20/1h], gap: 1s}\n") + 1)]
-
-    async def story(reload: Reload, look: Looks) -> None:
+    async with watched(tmp_path / "n.yaml", redis_server.url) as (reload, look):
         for half in halves:
             assert await look(half) is None
             assert await look(None) is None
             assert MISSING in reload.problem or "tiers" in reload.problem or "categories" in reload.problem
             assert await look(None) is None
 
-    watched(tmp_path / "n.yaml", redis_server.url, story)
-
 
 @pytest.mark.parametrize(("text", "taken_up"), [("user: {}\n", True), ("tiers: {}\n", False), ("user:\n", False)])
-def test_that_there_is_no_limit_is_to_be_said(
+async def test_that_there_is_no_limit_is_to_be_said(
     text: str, taken_up: bool, tmp_path: Path, redis_server: EmbeddedRedis
 ) -> None:
     """`user: {}` is no accident; the section that is lost, or breaks off after its name, may be one."""
-
-    async def story(reload: Reload, look: Looks) -> None:
+    async with watched(tmp_path / "n.yaml", redis_server.url) as (reload, look):
         assert await look(text) is None
         taken = await look(None)
         assert (taken is not None) == taken_up
@@ -170,8 +148,6 @@ def test_that_there_is_no_limit_is_to_be_said(
             assert await look("tiers: {}\n") is None
             assert await look(None) is None, "these are the same rates"
             assert reload.problem == "", "where no limit is in force, none is lost"
-
-    watched(tmp_path / "n.yaml", redis_server.url, story)
 
 
 HALVES = {"no YAML": "user: {windows: [1/1m], gap: 1", "no limits": "worker: {lease: 60s}\n"}

@@ -1,7 +1,7 @@
 """What waits is looked at again where a worker follows rules that are new to it: laws 3 and 7."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -23,14 +23,11 @@ USERS = 1_600  # more than are looked at in one call
 Serve = Callable[..., Served]
 
 
-def with_redis(redis_server: EmbeddedRedis, story: Callable[[Serve, AsyncRedis], Awaitable[None]]) -> None:
-    """Tell a story of workers, each of the version of its rules and some lanes."""
-
-    async def run() -> None:
-        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
-            await story(partial(serve, client), client)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def workers_of(redis_server: EmbeddedRedis) -> AsyncIterator[tuple[Serve, AsyncRedis]]:
+    """What makes workers, each of the version of its rules and some lanes, and their client."""
+    async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+        yield partial(serve, client), client
 
 
 def wait(redis: Redis, users: int = 1) -> None:
@@ -51,11 +48,10 @@ def walked(redis: Redis) -> list[int]:
     return [int(at) for at in fields]
 
 
-def test_a_walk_is_over_all_lanes(redis: Redis, redis_server: EmbeddedRedis) -> None:
+async def test_a_walk_is_over_all_lanes(redis: Redis, redis_server: EmbeddedRedis) -> None:
     """It serves all who changed before it, and these may serve other lanes than who walks; and no more than once."""
     wait(redis, USERS)
-
-    async def story(serve: Serve, _: AsyncRedis) -> None:
+    async with workers_of(redis_server) as (serve, _):
         await serve("new", ["urgent"]).sweep()
         assert waiting(redis) == [0, 0, 0]
         assert len({*walked(redis)}) == 1
@@ -63,16 +59,13 @@ def test_a_walk_is_over_all_lanes(redis: Redis, redis_server: EmbeddedRedis) -> 
         await serve("new", ["bulk"]).sweep()
         assert waiting(redis) == [1, 1, 1], "it begins with the rules that all follow"
 
-    with_redis(redis_server, story)
 
-
-def test_a_walk_is_made_up_for_where_its_worker_has_died(
+async def test_a_walk_is_made_up_for_where_its_worker_has_died(
     redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By any other, also by one that followed these rules before."""
     wait(redis, USERS)
-
-    async def story(serve: Serve, _: AsyncRedis) -> None:
+    async with workers_of(redis_server) as (serve, _):
         asked = []
         first, second = serve("new"), serve("new")
 
@@ -93,10 +86,8 @@ def test_a_walk_is_made_up_for_where_its_worker_has_died(
         await second.sweep()
         assert waiting(redis) == [0, 0, 0]
 
-    with_redis(redis_server, story)
 
-
-def test_a_change_of_which_redis_is_told_late_is_made_up_for(
+async def test_a_change_of_which_redis_is_told_late_is_made_up_for(
     redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis was away when the worker had changed."""
@@ -104,7 +95,7 @@ def test_a_change_of_which_redis_is_told_late_is_made_up_for(
     def refuses(*_: Any) -> Any:
         raise RedisConnectionError("Connection reset by peer")
 
-    async def story(serve: Serve, _: AsyncRedis) -> None:
+    async with workers_of(redis_server) as (serve, _):
         served = serve("old")
         await served.sweep()
         await served.take_up(SETTINGS.policies(), "new")
@@ -118,15 +109,12 @@ def test_a_change_of_which_redis_is_told_late_is_made_up_for(
         await served.sweep()
         assert (served.is_behind, waiting(redis)) == (False, [0, 0, 0])
 
-    with_redis(redis_server, story)
 
-
-def test_a_walk_that_redis_lost_with_the_change_of_this_worker_alone_is_made(
+async def test_a_walk_that_redis_lost_with_the_change_of_this_worker_alone_is_made(
     redis: Redis, redis_server: EmbeddedRedis
 ) -> None:
     """Another one had taken up the same rates before, and walked: Redis crashes back to that."""
-
-    async def story(serve: Serve, _: AsyncRedis) -> None:
+    async with workers_of(redis_server) as (serve, _):
         await serve("new").sweep()
         others = walked(redis)[0]
         served = serve("old")
@@ -140,13 +128,10 @@ def test_a_walk_that_redis_lost_with_the_change_of_this_worker_alone_is_made(
         assert waiting(redis) == [0, 0, 0]
         assert walked(redis)[0] == walked(redis)[1] > others
 
-    with_redis(redis_server, story)
 
-
-def test_rules_that_were_followed_for_a_moment_are_made_up_for(redis: Redis, redis_server: EmbeddedRedis) -> None:
+async def test_rules_that_were_followed_for_a_moment_are_made_up_for(redis: Redis, redis_server: EmbeddedRedis) -> None:
     """Between two sweeps the rates changed and changed back: what was set meanwhile may be too late."""
-
-    async def story(serve: Serve, _: AsyncRedis) -> None:
+    async with workers_of(redis_server) as (serve, _):
         served = serve("old")
         await served.sweep()
         await served.take_up(SETTINGS.policies(), "new")
@@ -156,13 +141,10 @@ def test_rules_that_were_followed_for_a_moment_are_made_up_for(redis: Redis, red
         await served.sweep()
         assert waiting(redis) == [0, 0, 0]
 
-    with_redis(redis_server, story)
 
-
-def test_who_may_not_walk_yet_sweeps_again_soon(redis: Redis, redis_server: EmbeddedRedis) -> None:
+async def test_who_may_not_walk_yet_sweeps_again_soon(redis: Redis, redis_server: EmbeddedRedis) -> None:
     """Where there are many partitions, the next turn of this one would be late: seconds of waiting by old rates."""
-
-    async def story(serve: Serve, _: AsyncRedis) -> None:
+    async with workers_of(redis_server) as (serve, _):
         served = serve("old")
         await served.sweep()
         await served.take_up(SETTINGS.policies(), "new")
@@ -173,5 +155,3 @@ def test_who_may_not_walk_yet_sweeps_again_soon(redis: Redis, redis_server: Embe
         redis.delete("notifier:reload:turn")
         await served.sweep()
         assert (served.is_behind, waiting(redis)) == (False, [0, 0, 0])
-
-    with_redis(redis_server, story)

@@ -5,7 +5,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,18 +74,9 @@ async def both(identity: Identity) -> AsyncIterator[Both]:
             await manage.close()
 
 
-def run(identity: Identity, scene: Callable[[Both], Awaitable[None]]) -> None:
-    async def play() -> None:
-        async with both(identity) as made:
-            await scene(made)
-
-    asyncio.run(play())
-
-
-def test_create_send_delete(identity: Identity) -> None:
+async def test_create_send_delete(identity: Identity) -> None:
     """A channel's whole life: it is listed and read as it was made, takes messages, and none once it is deleted."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         channel_id, storing = await s.server.create(stores=False), await s.server.create(stores=True)
         assert await s.server.list() == [channel_id, storing]
         assert await s.server.read(storing) == BroadcastChannel(storing, stores=True)
@@ -101,13 +92,10 @@ def test_create_send_delete(identity: Identity) -> None:
             (f"channel:{channel_id}", 400, TOPIC),
         ]
 
-    run(identity, scene)
 
-
-def test_what_is_on_the_wire(identity: Identity) -> None:
+async def test_what_is_on_the_wire(identity: Identity) -> None:
     """Apple's headers and no topic; an expiration of 0, unless the message says that the channel stores."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         channel_id, storing = await s.server.create(stores=False), await s.server.create(stores=True)
         assert (await s.send(channel_id, job_id="one", ttl_us=60_000_000)).outcome is Outcome.DELIVERED
         sent = {name: value for name, value in s.headers.items() if name not in {"authorization", ":authority"}}
@@ -130,8 +118,6 @@ def test_what_is_on_the_wire(identity: Identity) -> None:
         refused = await s.send(channel_id, apns={"store": True})
         assert (refused.outcome, refused.reason) == (Outcome.REJECTED, "BadExpirationDate")
 
-    run(identity, scene)
-
 
 @pytest.mark.parametrize(
     ("reply", "outcome", "wait_us"),
@@ -143,23 +129,19 @@ def test_what_is_on_the_wire(identity: Identity) -> None:
         (Reply(400, "BadChannelId"), Outcome.REJECTED, None),
     ],
 )
-def test_answers(identity: Identity, reply: Reply, outcome: Outcome, wait_us: int | None) -> None:
+async def test_answers(identity: Identity, reply: Reply, outcome: Outcome, wait_us: int | None) -> None:
     """What Apple says of a channel; that broadcasts are not enabled holds up nothing but broadcasts."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         channel_id = await s.server.create(stores=False)
         s.rig.simulator.playback.rewrite(f"channel:{channel_id}", [reply])
         answer = await s.send(channel_id)
         assert (answer.outcome, answer.reason, answer.retry_after_us) == (outcome, reply.reason, wait_us)
         assert bool(answer.help) == (reply.reason == "FeatureNotEnabled")
 
-    run(identity, scene)
 
-
-def test_what_apple_refuses_of_channels(identity: Identity) -> None:
+async def test_what_apple_refuses_of_channels(identity: Identity) -> None:
     """Each refusal is a ChannelError with Apple's word; the next call goes on."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         channels = s.rig.simulator.channels
         for channel_id, reason in (("not base64!", "BadChannelId"), (ID, "ChannelNotRegistered")):
             for ask in (s.server.read, s.server.delete):
@@ -178,8 +160,6 @@ def test_what_apple_refuses_of_channels(identity: Identity) -> None:
         with pytest.raises(ChannelError, match="403 ExpiredProviderToken"):
             await s.server.list()
 
-    run(identity, scene)
-
 
 class Away(LocalTokenStore):
     """A store of tokens that does not answer."""
@@ -197,22 +177,18 @@ class Slow(LocalTokenStore):
         return await super().look(name)
 
 
-def test_a_slow_redis_is_waited_for(identity: Identity) -> None:
+async def test_a_slow_redis_is_waited_for(identity: Identity) -> None:
     """Nobody repeats a call that makes a channel, and no send waits for it: it waits as long as it would for Apple."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         of = settings_of(identity, endpoint=s.rig.simulator.url, channels_endpoint=s.manage.url)
         server = ChannelServer(of, None, {"NOTIFIER_APNS_KEY": identity.key}, Slow())
         assert await server.list() == []
         await server.close()
 
-    run(identity, scene)
 
-
-def test_without_the_teams_token_apple_is_not_asked(identity: Identity) -> None:
+async def test_without_the_teams_token_apple_is_not_asked(identity: Identity) -> None:
     """A token of one's own would be one too many for Apple: it is Redis that cannot be used."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         of = settings_of(identity, endpoint=s.rig.simulator.url, channels_endpoint=s.manage.url)
         server = ChannelServer(of, None, {"NOTIFIER_APNS_KEY": identity.key}, Away())
         with pytest.raises(RedisUnusableError, match="does not give the team's provider token"):
@@ -220,25 +196,20 @@ def test_without_the_teams_token_apple_is_not_asked(identity: Identity) -> None:
         await server.close()
         assert s.manage.connections_opened == 0
 
-    run(identity, scene)
 
-
-def test_ten_thousand_are_listed(identity: Identity) -> None:
+async def test_ten_thousand_are_listed(identity: Identity) -> None:
     """All that an app may have, in one answer of some hundred kilobytes."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         made = {f"{n:08}{'A' * 24}==": False for n in range(10_000)}
         s.rig.simulator.channels.made[TOPIC] = made
         assert await s.server.list() == [*made]
 
-    run(identity, scene)
-
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"message-storage-policy": "1"}', b'{"channels": [null, {"a": 1}]}'])
-def test_an_answer_that_says_nothing_is_an_error(identity: Identity, body: bytes) -> None:
+async def test_an_answer_that_says_nothing_is_an_error(identity: Identity, body: bytes) -> None:
     """A proxy's page, say: no channel is made up, and none is said to keep nothing."""
+    async with both(identity) as s:
 
-    async def scene(s: Both) -> None:
         async def ask(*_: object) -> Response:
             return Response(200, {}, body)
 
@@ -248,21 +219,16 @@ def test_an_answer_that_says_nothing_is_an_error(identity: Identity, body: bytes
         with pytest.raises(ChannelError, match="NoChannels"):
             await s.server.list()
 
-    run(identity, scene)
 
-
-def test_a_server_that_is_not_there(identity: Identity) -> None:
+async def test_a_server_that_is_not_there(identity: Identity) -> None:
     """A ChannelError that says so, within the timeout."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         await s.manage.close()
         with pytest.raises(ChannelError, match="APNs did not answer: Unreachable"):
             await s.server.create(stores=False)
 
-    run(identity, scene)
 
-
-def test_the_two_hosts_are_told_apart(identity: Identity) -> None:
+async def test_the_two_hosts_are_told_apart(identity: Identity) -> None:
     """Neither does the other's work; what Apple's pages call missing or wrong is named with their words."""
     wrong: list[tuple[dict[str, str], bytes, str]] = [
         ({":path": "/3/device/ab"}, b"{}", "404 BadPath"),
@@ -280,8 +246,7 @@ def test_the_two_hosts_are_told_apart(identity: Identity) -> None:
         ({}, b'{"message-storage-policy": 1, "push-type": "alert"}', "400 InvalidPushType"),
         ({":method": "GET"}, b"", "400 MissingChannelId"),
     ]
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         await s.server.list()
         assert s.server._token is not None
         right = {
@@ -294,8 +259,6 @@ def test_the_two_hosts_are_told_apart(identity: Identity) -> None:
             assert f"{reply.status} {reply.reason}" == told, given or body
         reply, _ = s.rig.simulator.receive(right, b"{}")
         assert (reply.status, reply.reason) == (404, "BadPath")
-
-    run(identity, scene)
 
 
 def test_what_a_channel_cannot_be_sent_is_refused_at_enqueue() -> None:
@@ -336,10 +299,9 @@ def test_where_channels_are_made(identity: Identity) -> None:
         ChannelServer(ApnsSettings(client="console"), None, environ, store)
 
 
-def test_a_forged_job_ends_alone(identity: Identity) -> None:
+async def test_a_forged_job_ends_alone(identity: Identity) -> None:
     """One that was written past the producer's checks: no header breaks the connection."""
-
-    async def scene(s: Both) -> None:
+    async with both(identity) as s:
         channel_id = await s.server.create(stores=False)
         forged = dispatch(apns=UPDATE)
         answer = await s.rig.provider.send(replace(forged, device=Device("apns", "channel:a\r\nb: c")))
@@ -347,5 +309,3 @@ def test_a_forged_job_ends_alone(identity: Identity) -> None:
         plain: Dispatch = replace(dispatch(title="Hello"), device=Device("apns", f"channel:{channel_id}"))
         assert (await s.rig.provider.send(plain)).outcome is Outcome.REJECTED
         assert (await s.send(channel_id)).outcome is Outcome.DELIVERED
-
-    run(identity, scene)

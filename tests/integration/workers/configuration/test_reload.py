@@ -2,7 +2,8 @@
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,32 +101,26 @@ async def looks_at_new_file(reload: Reload) -> None:
     assert reload.problem == problem
 
 
-def following(
-    tmp_path: Path, url: str, story: Callable[[Reload, AsyncRedis], Awaitable[None]], beside: str = ""
-) -> None:
+@asynccontextmanager
+async def following(tmp_path: Path, url: str, beside: str = "") -> AsyncIterator[tuple[Reload, AsyncRedis]]:
     """A worker follows a file with a gap of a second."""
-
-    async def run() -> None:
-        path = tmp_path / "n.yaml"
-        path.write_text(f"user: {{gap: 1s}}{beside}", encoding="utf-8")
-        async with AsyncRedis.from_url(url, protocol=2) as client:
-            reload = Reload(path, Partitions.around(client), load_settings(path, environ={}))
-            await reload.begin()
-            await reload.changed()
-            await story(reload, client)
-
-    asyncio.run(run())
+    path = tmp_path / "n.yaml"
+    path.write_text(f"user: {{gap: 1s}}{beside}", encoding="utf-8")
+    async with AsyncRedis.from_url(url, protocol=2) as client:
+        reload = Reload(path, Partitions.around(client), load_settings(path, environ={}))
+        await reload.begin()
+        await reload.changed()
+        yield reload, client
 
 
 @pytest.mark.usefixtures("redis")
 @pytest.mark.parametrize(("files", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_refused_changes_nothing(
+async def test_what_is_refused_changes_nothing(
     files: dict[str, str | Callable[[], str]], says: str, tmp_path: Path, redis_server: EmbeddedRedis
 ) -> None:
     """The worker says why, with the place, where `config status` finds it; the next good file is taken up."""
     path = tmp_path / "n.yaml"
-
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         version = reload.version
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -147,16 +142,13 @@ def test_what_is_refused_changes_nothing(
         assert taken.for_user("7") == Policy((Window(7, interval_us=UNITS["m"]),))
         assert not reload.problem
 
-    following(tmp_path, redis_server.url, story)
-
 
 @pytest.mark.usefixtures("redis")
-def test_a_file_is_read_once_an_open_file_is_left(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+async def test_a_file_is_read_once_an_open_file_is_left(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
     """Law 7: the file has not changed since, so nothing else would have it read again."""
     path = tmp_path / "n.yaml"
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         path.write_text("user: {gap: 9s}", encoding="utf-8")
         await looks_at_new_file(reload)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
@@ -172,11 +164,9 @@ def test_a_file_is_read_once_an_open_file_is_left(tmp_path: Path, redis_server: 
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
         assert not reload.problem
 
-    following(tmp_path, redis_server.url, story)
-
 
 @pytest.mark.usefixtures("redis")
-def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+async def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
     """Only what is the same at two looks in a row is read: not what was there two looks ago."""
     path = tmp_path / "n.yaml"
     whole, half = tmp_path / "whole.yaml", tmp_path / "half.yaml"
@@ -187,7 +177,7 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
         path.unlink(missing_ok=True)
         path.symlink_to(file)
 
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         version = reload.version
         for file in (half, whole, half, whole):
             point_at(file)
@@ -198,24 +188,19 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
         taken = await reload.changed()
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
 
-    following(tmp_path, redis_server.url, story)
-
 
 @pytest.mark.parametrize("beside", ["", "\nusers_from: of.jsonl"])
-def test_each_change_of_a_file_is_logged(
+async def test_each_change_of_a_file_is_logged(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, beside: str
 ) -> None:
     """Also one that is undone at once, and no mistake that was mended: the rates were the same all the while."""
     path = tmp_path / "n.yaml"
     (tmp_path / "of.jsonl").write_text(own("7"), encoding="utf-8")
-
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url, beside) as (reload, _):
         for gap in ("9s", "1s", "", "1s", "9s"):
             path.write_text(f"user: {{gap: {gap}}}{beside}", encoding="utf-8")
             await looks_at_new_file(reload)
             await reload.changed()
-
-    following(tmp_path, redis_server.url, story, beside)
     told = [action.answer.partition("; ")[2] for action in reversed(read_actions(redis, 9))]
     assert told == [
         "- user.gap: 1s; + user.gap: 9s",
@@ -277,14 +262,13 @@ def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, 
 
 @pytest.mark.parametrize("field", ["rates", "before"])
 @pytest.mark.parametrize("garbage", ["garbage", "5", "[" * 100_000, b"\xff"], ids=["text", "number", "deep", "bytes"])
-def test_published_rates_that_cannot_be_read_are_refused(
+async def test_published_rates_that_cannot_be_read_are_refused(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, field: str, garbage: Any
 ) -> None:
     """A worker that starts goes by its file, and one that runs goes on; it takes up those that can be read again."""
     publish(redis, {"user": {"gap": "9s"}}, 0 if field == "rates" else 40 * UNITS["s"])
     redis.hset("notifier:rates", field, garbage)
-
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         assert reload.problem.startswith("the published rates cannot be read")
         own = reload.version
         await reload.changed()  # the files are looked at once more
@@ -294,8 +278,6 @@ def test_published_rates_that_cannot_be_read_are_refused(
         publish(redis, {"user": {"gap": "8s"}}, 0)
         assert await reload.changed() is not None
         assert (reload.problem, reload.version != own) == ("", True)
-
-    following(tmp_path, redis_server.url, story)
 
 
 def test_a_moment_that_cannot_be_read_is_past(redis: Redis) -> None:
@@ -307,11 +289,10 @@ def test_a_moment_that_cannot_be_read_is_past(redis: Redis) -> None:
 
 
 @pytest.mark.usefixtures("redis")
-def test_a_file_that_has_gone_is_told_once(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+async def test_a_file_that_has_gone_is_told_once(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
     """Not at the first looks, as it may be about to be replaced; the rates hold, and it may come back as it was."""
     path = tmp_path / "n.yaml"
-
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         version = reload.version
         path.rename(tmp_path / "away.yaml")
         with capture_logs() as logged:
@@ -333,16 +314,13 @@ def test_a_file_that_has_gone_is_told_once(tmp_path: Path, redis_server: Embedde
                 assert await reload.changed() is None
         assert logged == []
 
-    following(tmp_path, redis_server.url, story)
 
-
-def test_rates_that_are_withdrawn_while_they_are_read_leave_the_files_limits(
+async def test_rates_that_are_withdrawn_while_they_are_read_leave_the_files_limits(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law 1: for no moment does a worker go without rules."""
     publish(redis, {"user": {"gap": "9s"}}, 0)
-
-    async def story(reload: Reload, client: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, client):
         publish(redis, {"user": {"gap": "8s"}}, 0)
         read = client.hget
 
@@ -354,10 +332,8 @@ def test_rates_that_are_withdrawn_while_they_are_read_leave_the_files_limits(
         policies = await reload.changed()
         assert policies.for_user("7").gap_us == UNITS["s"]
 
-    following(tmp_path, redis_server.url, story)
 
-
-def test_rates_of_a_later_moment_hold_up_no_beat(
+async def test_rates_of_a_later_moment_hold_up_no_beat(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are read just before they begin, and hold from that moment on; a file may change meanwhile."""
@@ -366,7 +342,7 @@ def test_rates_of_a_later_moment_hold_up_no_beat(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         begins = publish(redis, {"user": {"gap": "9s"}}, 30 * UNITS["s"])
         monkeypatch.setattr(asyncio, "sleep", sleep)
         assert await reload.changed() is None
@@ -376,19 +352,11 @@ def test_rates_of_a_later_moment_hold_up_no_beat(
         assert policies.for_user("7").gap_us == 9 * UNITS["s"]
         assert 0 < slept[0] < 3
 
-    following(tmp_path, redis_server.url, story)
-
 
 @pytest.mark.parametrize("in_s", [4, 40])
 @pytest.mark.parametrize("gap_s", [1, 2])
-def test_who_begins_before_published_rates_do_waits_for_nothing(
-    tmp_path: Path,
-    redis: Redis,
-    redis_server: EmbeddedRedis,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    gap_s: int,
-    in_s: int,
+async def test_who_begins_before_published_rates_do_waits_for_nothing(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, *, gap_s: int, in_s: int
 ) -> None:
     """Until then it goes by those that all others still follow, the ones published before or its file."""
     if gap_s == 2:
@@ -398,7 +366,7 @@ def test_who_begins_before_published_rates_do_waits_for_nothing(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         begins = publish(redis, {"user": {"gap": "9s"}}, in_s * UNITS["s"])
         monkeypatch.setattr(asyncio, "sleep", sleep)
         assert (await reload.begin()).policies().for_user("7").gap_us == gap_s * UNITS["s"]
@@ -406,8 +374,6 @@ def test_who_begins_before_published_rates_do_waits_for_nothing(
         redis.hset("notifier:rates", "at", begins.at_us - in_s * UNITS["s"])
         policies = await reload.changed()
         assert policies.for_user("7").gap_us == 9 * UNITS["s"]
-
-    following(tmp_path, redis_server.url, story)
 
 
 def revert(redis: Redis) -> None:
@@ -428,7 +394,7 @@ TAKEN_BACK: dict[str, tuple[Callable[[Redis], object], int]] = {
 
 
 @pytest.mark.parametrize(("take_back", "gap_s"), TAKEN_BACK.values(), ids=TAKEN_BACK)
-def test_rates_that_are_taken_back_before_they_begin_never_hold(
+async def test_rates_that_are_taken_back_before_they_begin_never_hold(
     tmp_path: Path,
     redis: Redis,
     redis_server: EmbeddedRedis,
@@ -446,7 +412,7 @@ def test_rates_that_are_taken_back_before_they_begin_never_hold(
             taken.append(1)
             take_back(redis)
 
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         publish(redis, NONE, 4 * UNITS["s"])
         monkeypatch.setattr(asyncio, "sleep", sleep)
         policies = await reload.changed()
@@ -454,16 +420,13 @@ def test_rates_that_are_taken_back_before_they_begin_never_hold(
         assert (policies is None) == (gap_s == 2), "the others have not changed"
         assert reload._followed.settings.user.policy().gap_us == gap_s * UNITS["s"]
 
-    following(tmp_path, redis_server.url, story)
-
 
 @pytest.mark.parametrize("later_s", [4, 40])  # near enough to be read, or not
-def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(
+async def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, *, later_s: int
 ) -> None:
     """The others begin later; until then hold those whose moment has come, though a worker had not read them yet."""
-
-    async def story(reload: Reload, client: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, client):
         publish(redis, {"user": {"gap": "8s"}}, 0)
         read = client.hget
 
@@ -477,8 +440,6 @@ def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(
         policies = await reload.changed()
         assert policies.for_user("7").gap_us == 8 * UNITS["s"]
 
-    following(tmp_path, redis_server.url, story)
-
 
 @pytest.mark.parametrize("then", [[{"gap": "1s"}], [{"gap": "2s"}, {"gap": "3s"}]])
 def test_rates_in_force_stay_so_until_others_begin(redis: Redis, then: list[dict[str, str]]) -> None:
@@ -489,7 +450,7 @@ def test_rates_in_force_stay_so_until_others_begin(redis: Redis, then: list[dict
     assert rates_in_force(redis)[1] == {"user": {"gap": "1s"}}
 
 
-def test_rates_that_held_before_redis_clock_was_set_back_hold_on(
+async def test_rates_that_held_before_redis_clock_was_set_back_hold_on(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis
 ) -> None:
     """For whoever starts, and for everybody else: nobody can apply rates for a moment so far ahead."""
@@ -501,16 +462,13 @@ def test_rates_that_held_before_redis_clock_was_set_back_hold_on(
     worker = Worker(name="w", lanes=LANES, lease_us=UNITS["m"])
     run(redis, enqueue([Job("a", "bulk", b"", b"")], dedupe_for_us=0, stamp=""))
     assert run(redis, pull(worker, Room(1), RuleTable(Policies(Policy())))).rates
-
-    async def story(reload: Reload, _: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, _):
         assert reload.version == read_due(redis, Published()).version
-
-    following(tmp_path, redis_server.url, story)
     publish(redis, rates, 2 * UNITS["s"])
     assert rates_in_force(redis)[1] == rates, "they are in force, and do not begin again"
 
 
-def test_new_rates_are_not_lost_where_redis_refuses_in_between(
+async def test_new_rates_are_not_lost_where_redis_refuses_in_between(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are read again at the next beat."""
@@ -518,7 +476,7 @@ def test_new_rates_are_not_lost_where_redis_refuses_in_between(
     async def refuses(*_: Any, **__: Any) -> Any:
         raise RedisConnectionError("Connection reset by peer")
 
-    async def story(reload: Reload, client: AsyncRedis) -> None:
+    async with following(tmp_path, redis_server.url) as (reload, client):
         publish(redis, {"user": {"gap": "9s"}}, 0)
         with monkeypatch.context() as patch:
             patch.setattr(client, "time", refuses)
@@ -526,5 +484,3 @@ def test_new_rates_are_not_lost_where_redis_refuses_in_between(
                 await reload.changed()
         taken = await reload.changed()
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
-
-    following(tmp_path, redis_server.url, story)

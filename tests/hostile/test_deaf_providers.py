@@ -103,18 +103,13 @@ def sender(provider: Deaf) -> Sender:
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["one device", "two devices"])
-def test_a_provider_that_never_answers_is_unknown(devices: Sequence[Device]) -> None:
+async def test_a_provider_that_never_answers_is_unknown(devices: Sequence[Device]) -> None:
     """Past the worker's own deadline no answer is UNKNOWN and said; what another device answered is kept."""
-
-    async def run() -> Settlement | Unproven:
-        with capture_logs() as lines:
-            now = asyncio.get_running_loop().time()
-            async with asyncio.timeout(20):
-                settled = await sender(Deaf(DEVICES[0])).send(leased(devices), CATEGORY, now, WATCHING)
-        assert [line["event"] for line in lines if line["log_level"] == "error"] == ["provider_broke"]
-        return settled
-
-    made = asyncio.run(run())
+    with capture_logs() as lines:
+        now = asyncio.get_running_loop().time()
+        async with asyncio.timeout(20):
+            made = await sender(Deaf(DEVICES[0])).send(leased(devices), CATEGORY, now, WATCHING)
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["provider_broke"]
     assert isinstance(made, Unproven)
     settled = made.settlement
     assert (settled.state, settled.reached) == ("later", True)

@@ -371,22 +371,18 @@ def test_a_hostile_server_stops_nobody(what: Row, by: str, certificates: Certifi
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b"])
-def test_a_request_that_http_cannot_carry_is_a_fault(value: str, certificates: Certificates) -> None:
+async def test_a_request_that_http_cannot_carry_is_a_fault(value: str, certificates: Certificates) -> None:
     """A line break in a header is nobody's message: nothing left, no attempt is spent, and it is said once."""
-
-    async def run() -> list[Any]:
-        with HostileServer(certificates, serve_http1_well, serve_http1_well, H1Peer) as server:
-            pool = Pool("fcm", tls=tls_context(certificates.ca_file, "ca"), timeout_s=LONG_S, max_connections=2)
-            until = asyncio.get_running_loop().time() + 30
-            answers = [
-                await pool.post(f"{server.url}/x", b"", {"Authorization": value}, origin=server.url, send_by=until)
-                for _ in range(3)
-            ]
-            await pool.close()
-            assert not server.arrived
-            return answers
-
-    assert {(a.outcome, a.reason) for a in asyncio.run(run())} == {(Outcome.FAULT, "UnusableRequest")}
+    with HostileServer(certificates, serve_http1_well, serve_http1_well, H1Peer) as server:
+        pool = Pool("fcm", tls=tls_context(certificates.ca_file, "ca"), timeout_s=LONG_S, max_connections=2)
+        until = asyncio.get_running_loop().time() + 30
+        answers = [
+            await pool.post(f"{server.url}/x", b"", {"Authorization": value}, origin=server.url, send_by=until)
+            for _ in range(3)
+        ]
+        await pool.close()
+        assert not server.arrived
+    assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, "UnusableRequest")}
 
 
 async def test_a_request_that_timed_out_is_cut(certificates: Certificates) -> None:

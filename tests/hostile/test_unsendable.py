@@ -14,7 +14,7 @@ from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
 from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.apns.token_store import LocalTokenStore
-from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.providers.contract import Dispatch, Outcome, Provider
 from notifier.providers.fcm.provider import FcmProvider
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
@@ -103,21 +103,16 @@ CASES = [(platform, field, fields) for platform in PLATFORMS for field, fields i
 
 
 @pytest.mark.parametrize(("platform", "field", "fields"), CASES, ids=[f"{by}-{field}" for by, field, _ in CASES])
-def test_a_field_that_no_request_can_carry_ends_its_message(
+async def test_a_field_that_no_request_can_carry_ends_its_message(
     setting: Setting, platform: str, field: str, fields: dict[str, Any]
 ) -> None:
     """It is refused by name where it enters; written past that, it is rejected alone, and not a byte of it leaves."""
-
-    async def run() -> tuple[Answer, Answer]:
-        with setting.server(platform) as server:
-            to = device(platform, server.url)
-            provider = setting.provider(platform, server.url)
-            answers = await provider.send(dispatch(to, **fields)), await provider.send(dispatch(to, "next"))
-            await provider.close()
-            assert sum(server.arrived.values()) - server.arrived[""] == 1
-            return answers
-
-    bad, good = asyncio.run(run())
+    with setting.server(platform) as server:
+        to = device(platform, server.url)
+        provider = setting.provider(platform, server.url)
+        bad, good = await provider.send(dispatch(to, **fields)), await provider.send(dispatch(to, "next"))
+        await provider.close()
+        assert sum(server.arrived.values()) - server.arrived[""] == 1
     assert (bad.outcome, bad.status, bad.reason[:20]) == (Outcome.REJECTED, None, "InvalidNotification:")
     assert good.outcome is Outcome.DELIVERED
     with pytest.raises(InvalidNotificationError) as caught:
@@ -129,47 +124,34 @@ def test_a_field_that_no_request_can_carry_ends_its_message(
 
 @pytest.mark.parametrize("token", [HALF * 64, "ab" * 32 + "\r\nx: y", "ж" * 64, ""])
 @pytest.mark.parametrize("platform", ["apns", "webpush"])
-def test_a_token_that_no_request_can_carry_ends_its_message(setting: Setting, platform: str, token: str) -> None:
+async def test_a_token_that_no_request_can_carry_ends_its_message(setting: Setting, platform: str, token: str) -> None:
     """A token goes into a path: with a line break or a letter of another alphabet in it nothing is sent."""
-
-    async def run() -> tuple[Answer, Answer]:
-        with setting.server(platform) as server:
-            provider = setting.provider(platform, server.url)
-            bad = await provider.send(dispatch(Device(platform, token)))
-            good = await provider.send(dispatch(device(platform, server.url), "next"))
-            await provider.close()
-            assert server.connections == 1
-            return bad, good
-
-    bad, good = asyncio.run(run())
+    with setting.server(platform) as server:
+        provider = setting.provider(platform, server.url)
+        bad = await provider.send(dispatch(Device(platform, token)))
+        good = await provider.send(dispatch(device(platform, server.url), "next"))
+        await provider.close()
+        assert server.connections == 1
     assert (bad.outcome, good.outcome) == (Outcome.REJECTED, Outcome.DELIVERED)
 
 
-def test_half_a_pair_in_a_token_of_fcm_ends_its_message(setting: Setting) -> None:
+async def test_half_a_pair_in_a_token_of_fcm_ends_its_message(setting: Setting) -> None:
     """FCM's tokens travel in JSON, where anything may stand but what is no Unicode."""
-
-    async def run() -> Answer:
-        provider = setting.provider("fcm", "https://127.0.0.1:1")
-        answer = await provider.send(dispatch(Device("fcm", HALF * 20)))
-        await provider.close()
-        return answer
-
-    assert asyncio.run(run()).outcome is Outcome.REJECTED
+    provider = setting.provider("fcm", "https://127.0.0.1:1")
+    answer = await provider.send(dispatch(Device("fcm", HALF * 20)))
+    await provider.close()
+    assert answer.outcome is Outcome.REJECTED
 
 
 @pytest.mark.parametrize("job_id", ["job-\udcff", "job\r\nx: y"])
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_job_may_have_any_id(setting: Setting, platform: str, job_id: str) -> None:
+async def test_a_job_may_have_any_id(setting: Setting, platform: str, job_id: str) -> None:
     """The id of a plain producer's job is bytes; it is in no request as it is, so its message is delivered."""
-
-    async def run() -> Answer:
-        with setting.server(platform) as server:
-            provider = setting.provider(platform, server.url)
-            answer = await provider.send(dispatch(device(platform, server.url), job_id))
-            await provider.close()
-            return answer
-
-    assert asyncio.run(run()).outcome is Outcome.DELIVERED
+    with setting.server(platform) as server:
+        provider = setting.provider(platform, server.url)
+        answer = await provider.send(dispatch(device(platform, server.url), job_id))
+        await provider.close()
+    assert answer.outcome is Outcome.DELIVERED
 
 
 SETTINGS: list[tuple[str, str, dict[str, Any]]] = [
@@ -198,21 +180,17 @@ def test_an_app_with_a_topic_that_no_header_can_carry_is_refused(setting: Settin
         setting.provider("apns", "https://127.0.0.1:1", apps={"driver": {"topic": "com.example\nx: y"}})
 
 
-def test_a_stored_provider_token_with_a_line_break_is_replaced(setting: Setting) -> None:
+async def test_a_stored_provider_token_with_a_line_break_is_replaced(setting: Setting) -> None:
     """What stands in the store is used only as one header's value; another is signed in its place."""
-
-    async def run() -> Answer:
-        store = LocalTokenStore()
-        with setting.server("apns") as server:
-            provider = setting.provider("apns", server.url, tokens=store)
-            assert isinstance(provider, ApnsProvider)
-            assert provider._token is not None
-            name, nonce = provider._token._name, bytes(12)
-            sealed = nonce + provider._token._seal.encrypt(nonce, b"bearer a\r\nx: y", name.encode())
-            await store.offer(name, b"", sealed, (await store.look(name)).now_us)
-            answer = await provider.send(dispatch(device("apns", server.url)))
-            assert b"\n" not in provider._token.current()
-            await provider.close()
-            return answer
-
-    assert asyncio.run(run()).outcome is Outcome.DELIVERED
+    store = LocalTokenStore()
+    with setting.server("apns") as server:
+        provider = setting.provider("apns", server.url, tokens=store)
+        assert isinstance(provider, ApnsProvider)
+        assert provider._token is not None
+        name, nonce = provider._token._name, bytes(12)
+        sealed = nonce + provider._token._seal.encrypt(nonce, b"bearer a\r\nx: y", name.encode())
+        await store.offer(name, b"", sealed, (await store.look(name)).now_us)
+        answer = await provider.send(dispatch(device("apns", server.url)))
+        assert b"\n" not in provider._token.current()
+        await provider.close()
+    assert answer.outcome is Outcome.DELIVERED

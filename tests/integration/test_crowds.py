@@ -83,23 +83,19 @@ def test_a_client_that_others_use_too_is_waited_for(handed_in: Client) -> None:
 
 @pytest.mark.parametrize("on_error", ["raise", "permit", "hold"])
 @pytest.mark.parametrize("made", ["url", "config", "handed in"])
-def test_tasks_wait_for_a_connection(url: str, tmp_path: Path, made: str, on_error: Any) -> None:
+async def test_tasks_wait_for_a_connection(url: str, tmp_path: Path, made: str, on_error: Any) -> None:
     """As with threads."""
-
-    async def crowd() -> Counter[str]:
-        if made == "url":
-            limiter = AsyncLimiter.from_url(url, namespace="n", on_error=on_error)
-        elif made == "config":
-            limiter = AsyncLimiter.from_config(config_of(url, tmp_path), namespace="n", on_error=on_error)
-        else:
-            pool = aio.ConnectionPool.from_url(url, protocol=2, max_connections=10)
-            limiter = AsyncLimiter(aio.Redis(connection_pool=pool), namespace="n", on_error=on_error)
-        answers = await asyncio.gather(*[limiter.acquire("ada", RATES) for _ in range(CROWD)])
-        await limiter.redis.connection_pool.disconnect()
-        await limiter.aclose()
-        return Counter(type(answer).__name__ for answer in answers)
-
-    assert asyncio.run(crowd()) == {"Permit": 5, "Hold": CROWD - 5}
+    if made == "url":
+        limiter = AsyncLimiter.from_url(url, namespace="n", on_error=on_error)
+    elif made == "config":
+        limiter = AsyncLimiter.from_config(config_of(url, tmp_path), namespace="n", on_error=on_error)
+    else:
+        pool = aio.ConnectionPool.from_url(url, protocol=2, max_connections=10)
+        limiter = AsyncLimiter(aio.Redis(connection_pool=pool), namespace="n", on_error=on_error)
+    answers = await asyncio.gather(*[limiter.acquire("ada", RATES) for _ in range(CROWD)])
+    await limiter.redis.connection_pool.disconnect()
+    await limiter.aclose()
+    assert Counter(type(answer).__name__ for answer in answers) == {"Permit": 5, "Hold": CROWD - 5}
 
 
 def test_a_notifier_waits_for_a_connection(url: str, tmp_path: Path) -> None:
@@ -112,23 +108,18 @@ def test_a_notifier_waits_for_a_connection(url: str, tmp_path: Path) -> None:
     assert asked == {"UserPermit": 10, "Hold": CROWD - 10}
 
 
-def test_whoever_is_cancelled_gives_the_permit_back(url: str) -> None:
+async def test_whoever_is_cancelled_gives_the_permit_back(url: str) -> None:
     """wait() that is cancelled at any moment returns no permit, and leaves none in Redis."""
-
-    async def crowd() -> tuple[int, int]:
-        limiter = AsyncLimiter.from_url(url, namespace="n")
-        got = 0
-        for n in range(200):
-            waiting = asyncio.create_task(limiter.wait("ada", "1000/hour; 300/1m", timeout="1s"))
-            for _ in range(n % 20):
-                await asyncio.sleep(0)
-            was_done = not waiting.cancel()
-            (answer,) = await asyncio.gather(waiting, return_exceptions=True)
-            assert isinstance(answer, Permit) == was_done
-            got += was_done
-        left = await limiter.count("ada", last="1h")
-        await limiter.aclose()
-        return got, left
-
-    got, left = asyncio.run(crowd())
+    limiter = AsyncLimiter.from_url(url, namespace="n")
+    got = 0
+    for n in range(200):
+        waiting = asyncio.create_task(limiter.wait("ada", "1000/hour; 300/1m", timeout="1s"))
+        for _ in range(n % 20):
+            await asyncio.sleep(0)
+        was_done = not waiting.cancel()
+        (answer,) = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(answer, Permit) == was_done
+        got += was_done
+    left = await limiter.count("ada", last="1h")
+    await limiter.aclose()
     assert got == left

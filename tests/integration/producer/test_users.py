@@ -1,6 +1,5 @@
 """What users choose for themselves by `Notifier.users`: with a real worker, and what arrives at the provider."""
 
-import asyncio
 import re
 from datetime import UTC, datetime, time, timedelta, timezone
 from functools import partial
@@ -298,19 +297,16 @@ def test_explain_tells_the_mutes_that_hold_by_redis_clock(redis: Redis, config: 
 
 
 @pytest.mark.usefixtures("redis")
-def test_the_same_for_asyncio(config: Path) -> None:
+async def test_the_same_for_asyncio(config: Path) -> None:
     """AsyncNotifier has the same, and what the one writes the other reads."""
-
-    async def session() -> tuple[Preferences, list[dict[str, Any]]]:
-        async with AsyncNotifier.from_config(config, {}, follow=False) as made:
-            await made.users.set("42", gap="1m")
-            await made.users.mute("42", categories=["chat"])
-            await made.users.unmute("42")
-            await made.users.apply([{"user": "43", "gap": "1m"}])
-            await made.users.clear("43")
-            return await made.users.get("42"), [entry async for entry in made.users.export()]
-
-    assert asyncio.run(session()) == (Preferences(gap_us=60_000_000), [{"user": "42", "gap": "1m"}])
+    async with AsyncNotifier.from_config(config, {}, follow=False) as made:
+        await made.users.set("42", gap="1m")
+        await made.users.mute("42", categories=["chat"])
+        await made.users.unmute("42")
+        await made.users.apply([{"user": "43", "gap": "1m"}])
+        await made.users.clear("43")
+        answers = await made.users.get("42"), [entry async for entry in made.users.export()]
+    assert answers == (Preferences(gap_us=60_000_000), [{"user": "42", "gap": "1m"}])
     with notifier(config) as plain:
         assert plain.users.get("42") == Preferences(gap_us=60_000_000)
 

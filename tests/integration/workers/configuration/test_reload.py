@@ -210,17 +210,14 @@ async def test_each_change_of_a_file_is_logged(
 
 
 @pytest.mark.usefixtures("redis")
-def test_a_changed_file_is_taken_up_where_no_redis_answers(tmp_path: Path) -> None:
+async def test_a_changed_file_is_taken_up_where_no_redis_answers(tmp_path: Path) -> None:
     """Law 7: nothing else says what holds, as no rates are published as far as is known."""
     (path := tmp_path / "n.yaml").write_text("user: {gap: 1s}", encoding="utf-8")
-
-    async def changes() -> Any:
-        async with AsyncRedis(port=1, retry=None) as client:
-            reload = Reload(path, Partitions.around(client), load_settings(path, environ={}))
-            path.write_text("user: {gap: 2s}", encoding="utf-8")
-            return await reload.changed() or await reload.changed()
-
-    assert asyncio.run(changes()).everyone == Policy(gap_us=2 * UNITS["s"])
+    async with AsyncRedis(port=1, retry=None) as client:
+        reload = Reload(path, Partitions.around(client), load_settings(path, environ={}))
+        path.write_text("user: {gap: 2s}", encoding="utf-8")
+        answers = await reload.changed() or await reload.changed()
+    assert answers.everyone == Policy(gap_us=2 * UNITS["s"])
 
 
 async def test_a_file_that_changes_while_a_worker_starts_is_taken_up(

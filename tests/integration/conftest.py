@@ -10,7 +10,8 @@ from redis import Redis
 
 from notifier import Notifier
 from notifier.cli.__main__ import main
-from tests.harness.support import Simulators, notifier
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import Simulators, notifier, write_config
 
 
 @dataclass
@@ -30,8 +31,15 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]
 
 
 @pytest.fixture
+def config(request: pytest.FixtureRequest, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
+    """A configuration with the SECTIONS of the test's module, whose Redis is empty and whose providers print."""
+    assert redis.dbsize() == 0
+    return write_config(tmp_path, redis_server.url, **getattr(request.module, "SECTIONS", {}))
+
+
+@pytest.fixture
 def producer(config: Path) -> Iterator[Notifier]:
-    """A producer by the fixture `config`, which each module makes with the rates it needs."""
+    """A producer by the fixture `config`, which some modules make with what they need."""
     with notifier(config) as made:
         yield made
 

@@ -4,7 +4,7 @@ import math
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,12 +37,6 @@ LOOP["again"] = LOOP
 DEEP: dict[str, Any] = {}
 for _ in range(3_000):
     DEEP = {"d": DEEP}
-
-
-@pytest.fixture
-def producer(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[Notifier]:
-    with notifier(write_config(tmp_path, redis_server.url)) as made:
-        yield made
 
 
 REFUSED: list[tuple[str, Mapping[str, Any]]] = [

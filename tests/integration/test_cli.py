@@ -39,7 +39,7 @@ from notifier.store.exchange import Exchange
 from notifier.store.published import publish, published_rates
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.cutting_proxy import CuttingProxy
-from tests.harness.support import CONSOLE, clean_environ, ends, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.support import CONSOLE, clean_environ, ends, eventually, fcm, note, worker, write_config
 from tests.harness.take import take
 from tests.integration.conftest import Ran, Run
 
@@ -62,16 +62,7 @@ class Terminal(io.StringIO):
         return super().readline(-1 if size is None else size)
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
-    rates = {"user": {"windows": ["1/1h"], "gap": "1s"}}
-    return write_config(tmp_path, redis_server.url, CONSOLE, **rates)
-
-
-@pytest.fixture
-def producer(config: Path) -> Notifier:
-    with notifier(config) as made:
-        yield made
+SECTIONS = {"user": {"windows": ["1/1h"], "gap": "1s"}}
 
 
 def enter_backlog(redis: Redis, config: Path) -> None:

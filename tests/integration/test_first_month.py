@@ -24,15 +24,13 @@ from notifier.simulators.certificates import make_certificates
 from notifier.store.connection import ask, check, connect
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import parse_duration
-from tests.harness.support import CONSOLE, ends, note, worker, write_config
+from tests.harness.support import ends, note, worker
 from tests.integration.conftest import Run
 from workers.__main__ import main as work
 
-
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
-    categories = {"default": {"lane": "default"}, "news": {"lane": "bulk", "windows": ["1/1d"], "expires": "1h"}}
-    return write_config(tmp_path, redis_server.url, CONSOLE, categories=categories)
+SECTIONS = {
+    "categories": {"default": {"lane": "default"}, "news": {"lane": "bulk", "windows": ["1/1d"], "expires": "1h"}}
+}
 
 
 def advice(text: str) -> list[str]:

@@ -56,11 +56,6 @@ RULES = RuleTable(
 )
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
-    return write_config(tmp_path, redis_server.url, **SECTIONS)
-
-
 def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[str]:
     return [producer.send(note(user, **fields)) for _ in range(count)]
 

@@ -19,17 +19,11 @@ from notifier.operations.stats import read_now
 from notifier.queue.health import LOOKED, find_workers
 from notifier.settings import load_settings
 from notifier.store.exchange import exchange
-from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import WorkerProcess, eventually, note, notifier, worker, write_config
 from tests.integration.conftest import Ran
 
 Run = Callable[..., tuple[int, str]]
 HERE = socket.gethostname()
-
-
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
-    return write_config(tmp_path, redis_server.url)
 
 
 @pytest.fixture

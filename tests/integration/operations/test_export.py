@@ -4,19 +4,14 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from redis import Redis
 
 from notifier import Notifier
 from notifier.store.published import publish
-from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import CONSOLE, apns, ends, note, worker, write_config
+from tests.harness.support import apns, ends, note, worker
 from tests.integration.conftest import Run
 
-
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
-    return write_config(tmp_path, redis_server.url, CONSOLE, user={"windows": ["1/1h"]}, history={"keep": "1h"})
+SECTIONS = {"user": {"windows": ["1/1h"]}, "history": {"keep": "1h"}}
 
 
 def test_all_that_is_kept_of_one(config: Path, redis: Redis, run: Run, producer: Notifier) -> None:

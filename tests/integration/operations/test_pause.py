@@ -260,12 +260,6 @@ def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client)
     assert 'notifier_suspended{partition="0"} 0.0' in server("/metrics")[1]
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    return write_config(tmp_path, redis_server.url)
-
-
 def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> None:
     """By reason with how many, one by one, found by a part of an id; an unknown page is a page, with the search box."""
     for n in range(3):

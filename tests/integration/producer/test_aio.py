@@ -47,11 +47,6 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
-    return write_config(tmp_path, redis_server.url, **SECTIONS)
-
-
 def with_notifier(config: Path, do: Callable[[AsyncNotifier], Awaitable[T]]) -> T:
     async def session() -> T:
         async with AsyncNotifier.from_config(config) as made:

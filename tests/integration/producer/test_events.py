@@ -41,6 +41,7 @@ from tests.harness.support import Simulators, ends, eventually, fcm, note, notif
 from tests.harness.take import take
 
 OUTCOMES = get_args(Outcome)
+SECTIONS = {"events": {"keep": "1d"}}  # of `config`
 RULES = {
     "events": {"keep": "1d"},
     "user": {"windows": ["2/1h"]},
@@ -133,12 +134,6 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
         redis.delete(f"rq:job:{job_id}")
     assert run(redis, calls.settle([done], rules, worker)) == [True]
     return job_id
-
-
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    return write_config(tmp_path, redis_server.url, events={"keep": "1d"})
 
 
 def test_nothing_is_written_where_nobody_asks(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:

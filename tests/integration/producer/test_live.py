@@ -28,12 +28,6 @@ from tests.harness.support import PATIENCE_S, clean_environ, eventually, note, w
 NEWS = note("anna", category="news")
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> Path:
-    del redis  # an empty one
-    return write_config(tmp_path, redis_server.url)
-
-
 def with_news(config: Path) -> Any:
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
     document["categories"]["news"] = {"lane": "bulk"}

@@ -25,11 +25,7 @@ CATEGORIES = {
 }
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    rules = {"user": {"windows": ["2/1h"]}, "users": {"eve": {"windows": []}}, "categories": CATEGORIES}
-    return write_config(tmp_path, redis_server.url, **rules)
+SECTIONS = {"user": {"windows": ["2/1h"]}, "users": {"eve": {"windows": []}}, "categories": CATEGORIES}
 
 
 @pytest.fixture

@@ -60,10 +60,7 @@ TAGS = {
 }
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    return write_config(tmp_path, redis_server.url, user={"windows": ["1/1h"], "max_waiting": 3})
+SECTIONS = {"user": {"windows": ["1/1h"], "max_waiting": 3}}
 
 
 @pytest.fixture

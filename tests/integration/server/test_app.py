@@ -34,10 +34,7 @@ ROOT = Path(__file__).parents[3]
 NAME = re.compile(r"^# TYPE (notifier_\w+) (\w+)$", re.MULTILINE)
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    return write_config(tmp_path, redis_server.url, user={"windows": ["1/1h"]})
+SECTIONS = {"user": {"windows": ["1/1h"]}}
 
 
 def test_it_tells_what_happened(config: Path) -> None:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from notifier.server import feed
-from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, basic, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
 
@@ -25,10 +23,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "HEARTBEAT_S", 0.05)
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    return write_config(tmp_path, redis_server.url, user={"windows": ["1/1h"]})
+SECTIONS = {"user": {"windows": ["1/1h"]}}
 
 
 class Stream:

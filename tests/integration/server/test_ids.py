@@ -8,9 +8,8 @@ import pytest
 from redis import Redis
 
 from notifier.scripts.keys import user_key
-from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, serving
-from tests.harness.support import fcm, note, notifier, write_config
+from tests.harness.support import fcm, note, notifier
 
 IDS = (
     "ann",
@@ -32,12 +31,6 @@ IDS = (
     "\x01\n\x7f",
     "{user}:0",
 )
-
-
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    return write_config(tmp_path, redis_server.url)
 
 
 def test_each_id_is_its_own_user(config: Path, redis: Redis) -> None:

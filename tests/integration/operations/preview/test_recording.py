@@ -15,24 +15,13 @@ from notifier.forecast.trace import read_trace
 from notifier.operations.preview import recording
 from notifier.operations.preview.recording import LAPSE_MS, Recorder, RecordingError
 from notifier.store.published import publish
-from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
-from tests.harness.support import CONSOLE, PATIENCE_S, clean_environ, eventually, note, notifier, write_config
+from tests.harness.support import PATIENCE_S, clean_environ, eventually, note
 
 STREAM = "notifier:trace"
 
 
-@pytest.fixture
-def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
-    assert redis.dbsize() == 0
-    categories = {"chat": {"lane": "urgent", "expires": "1h"}, "default": {"lane": "default"}}
-    return write_config(tmp_path, redis_server.url, CONSOLE, categories=categories)
-
-
-@pytest.fixture
-def producer(config: Path) -> Notifier:
-    with notifier(config) as made:
-        yield made
+SECTIONS = {"categories": {"chat": {"lane": "urgent", "expires": "1h"}, "default": {"lane": "default"}}}
 
 
 def read(recorder: Recorder) -> list[dict[str, Any]]:

@@ -20,38 +20,19 @@ DELIVERED, REJECTED, DEAD, RETRY = Outcome.DELIVERED, Outcome.REJECTED, Outcome.
 BUSY = Outcome.BUSY
 UNSENT, UNKNOWN, FAULT = Outcome.UNSENT, Outcome.UNKNOWN, Outcome.FAULT
 
-MEANS = {
-    "unregistered": DEAD,
-    "expired_token": DEAD,
-    "bad_token": REJECTED,
-    "wrong_app": REJECTED,
-    "payload_too_large": REJECTED,
-    "unknown_reason": REJECTED,
-    "wrong_topic": FAULT,
-    "bad_credentials": FAULT,
-    "expired_credentials": FAULT,
-    "too_many_token_updates": FAULT,
-    "forbidden": FAULT,
-    "third_party_auth": Outcome.REFUSED,
-    "not_found": FAULT,
-    "project_full": Outcome.FULL,
-    "throttled": BUSY,
-    "throttled_seconds": BUSY,
-    "throttled_date": BUSY,
-    "internal": UNKNOWN,
-    "internal_seconds": UNKNOWN,
-    "unavailable": UNKNOWN,
-    "unavailable_seconds": UNKNOWN,
-    "unavailable_date": UNKNOWN,
-    "shutdown": UNKNOWN,
-    "bad_gateway": UNKNOWN,
-    "slow": DELIVERED,
-    "silent": UNKNOWN,
-    "cut": UNKNOWN,
-    "go_away": DELIVERED,
-    "refused_stream": UNSENT,
-    "reset_stream": UNKNOWN,
+OUTCOMES = {
+    DEAD: "unregistered expired_token",
+    REJECTED: "bad_token wrong_app payload_too_large unknown_reason",
+    FAULT: "wrong_topic bad_credentials expired_credentials too_many_token_updates forbidden not_found",
+    Outcome.REFUSED: "third_party_auth",
+    Outcome.FULL: "project_full",
+    BUSY: "throttled throttled_seconds throttled_date",
+    UNKNOWN: "internal internal_seconds unavailable unavailable_seconds unavailable_date shutdown bad_gateway silent "
+    "cut reset_stream",
+    DELIVERED: "slow go_away",
+    UNSENT: "refused_stream",
 }
+MEANS = {name: outcome for outcome, names in OUTCOMES.items() for name in names.split()}
 BUT = {("apns", "forbidden"): REJECTED}  # Apple: never to be tried again
 # What a push service says of the sender may be one subscription's fault: webpush/test_provider.py has those.
 OURS = [rig for rig in NETWORKED if rig.platform != "webpush"]

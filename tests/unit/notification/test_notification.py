@@ -115,25 +115,7 @@ def test_any_json_is_a_notification_or_refused(kwargs: dict[str, Any]) -> None:
         found.validate()
 
 
-ANYTHING: list[Any] = [
-    None,
-    True,
-    0,
-    1,
-    -1,
-    7.0,
-    1e300,
-    "",
-    "7",
-    "a",
-    "a\n",
-    "A",
-    "é" * 17,
-    "\ud800",
-    "x" * 300,
-    [],
-    {},
-]
+ANYTHING = [None, True, 0, 1, -1, 7.0, 1e300, "", "7", "a", "a\n", "A", "é" * 17, "\ud800", "x" * 300, [], {}]
 NESTED = {"a": [1, {"b": None}], "c": "é", "d": 2**63}
 ODD: dict[str, list[Any]] = {
     "user": ["é" * 64, "é" * 128, "é" * 129, "x" * 256],

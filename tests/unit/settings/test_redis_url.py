@@ -18,20 +18,11 @@ RIGHT = {
     "redis+cluster://u:p%40@a": Servers((("a", 6379),), tls=False, username="u", password="p@"),
 }
 SENTINEL, CLUSTER = "redis+sentinel://host:26379,host:26379/service/0", "redis+cluster://host:6379,host:6379"
-WRONG = {
-    "redis+sentinel://": SENTINEL,
-    "redis+sentinel://a:26379": SENTINEL,
-    "redis+sentinel://a:0/s": SENTINEL,
-    "redis+sentinel://a:99999/s": SENTINEL,
-    "redis+sentinel://a,,b/s": SENTINEL,
-    "redis+sentinel://a/s/x": SENTINEL,
-    "redis+sentinel://a/s?x=1": SENTINEL,
-    "redis+cluster://": CLUSTER,
-    "redis+cluster://a:0": CLUSTER,
-    "redis+cluster://a:99999": CLUSTER,
-    "redis+cluster://a,,b": CLUSTER,
-    "redis+cluster://a/0": CLUSTER,
+OTHERS = {
+    SENTINEL: ("", "a:26379", "a:0/s", "a:99999/s", "a,,b/s", "a/s/x", "a/s?x=1"),
+    CLUSTER: ("", "a:0", "a:99999", "a,,b", "a/0"),
 }
+WRONG = {f"{form.partition('//')[0]}//{rest}": form for form, rests in OTHERS.items() for rest in rests}
 
 
 @pytest.mark.parametrize("url", RIGHT)

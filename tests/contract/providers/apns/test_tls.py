@@ -225,18 +225,15 @@ def test_untrusted(identity, tmp_path):
     assert refused_server(identity, {"ca_file": strange}) == "CERTIFICATE_VERIFY_FAILED"
 
 
-def test_wrong_name(identity, tmp_path):
-    """A certificate for another host than the one that was asked for is refused."""
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [({"name": "api.push.example"}, "IP address mismatch"), ({"valid_for": -DAY}, "certificate has expired")],
+)
+def test_a_certificate_for_another_host_or_another_time(identity, tmp_path, wrong, why):
+    """A server's certificate for another host than the one that was asked for, or that has expired, is refused."""
     authority = Authority(tmp_path / "ca")
-    files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, name="api.push.example")
-    assert refused_server(served(identity, files, authority), {}, "IP address mismatch")
-
-
-def test_expired(identity, tmp_path):
-    """A server's certificate that has expired is refused."""
-    authority = Authority(tmp_path / "ca")
-    files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, valid_for=-DAY)
-    assert refused_server(served(identity, files, authority), {}, "certificate has expired")
+    files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, **wrong)
+    assert refused_server(served(identity, files, authority), {}, why)
 
 
 def refused_server(identity: Identity, client: dict[str, Any], word: str = "CERTIFICATE_VERIFY_FAILED") -> str:

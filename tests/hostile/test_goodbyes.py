@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,64 +62,52 @@ class Ears:
         self.recv, self.sendall = recv, sock.sendall
 
 
-def hear(talker: Talker, play: Coroutine[Any, Any, None]) -> list[Any]:
-    """All that is logged from here on, and what the event loop would say."""
-
-    async def run() -> list[Any]:
-        with capture_logs() as lines, Complaints() as complaints:
-            await play
-            assert await asyncio.to_thread(talker.talked.wait, 20)
-            for _ in range(3):
-                await asyncio.sleep(0)
-            gc.collect()  # a future whose exception nobody took complains only then
-        return [line for line in lines if line["log_level"] != "debug"] + complaints.found
-
-    return asyncio.run(run())
+@contextlib.asynccontextmanager
+async def in_silence(talker: Talker) -> AsyncIterator[None]:
+    """Nothing is logged from here on, and the event loop has nothing to say."""
+    with capture_logs() as lines, Complaints() as complaints:
+        yield
+        assert await asyncio.to_thread(talker.talked.wait, 20)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gc.collect()  # a future whose exception nobody took complains only then
+    assert [line for line in lines if line["log_level"] != "debug"] + complaints.found == []
 
 
 PINGS = frame(PING, ACK, 0, b"hostile!") * 50
 
 
-def test_a_connection_of_http2(identity: Identity) -> None:
+async def test_a_connection_of_http2(identity: Identity) -> None:
     """The provider of APNs closes."""
     talker = Talker(serve_http2_well, PINGS)
-
-    async def play() -> None:
-        provider = make_provider(identity, server.url)
-        assert (await provider.send(dispatch())).outcome is Outcome.DELIVERED
-        await provider.close()
-
     with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
-        assert hear(talker, play()) == []
+        async with in_silence(talker):
+            provider = make_provider(identity, server.url)
+            assert (await provider.send(dispatch())).outcome is Outcome.DELIVERED
+            await provider.close()
 
 
 @pytest.mark.parametrize("by", ["fcm", "webpush"])
-def test_connections_of_http1(identity: Identity, by: str, tmp_path: Path) -> None:
+async def test_connections_of_http1(identity: Identity, by: str, tmp_path: Path) -> None:
     """The providers of FCM and Web Push close."""
     talker = Talker(serve_http1_well, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
     account = json.loads(make_service_account(tmp_path, "https://127.0.0.1:1/token", "p").read_text())
-
-    async def play() -> None:
-        stage = Stage(by, server, identity.certificates, account, 5.0)
-        assert (await stage.provider.send(stage.dispatch(0))).outcome is Outcome.DELIVERED
-        await stage.provider.close()
-
     with HostileServer(identity.certificates, talker, serve_http1_well, H1Peer) as server:
-        assert hear(talker, play()) == []
+        async with in_silence(talker):
+            stage = Stage(by, server, identity.certificates, account, 5.0)
+            assert (await stage.provider.send(stage.dispatch(0))).outcome is Outcome.DELIVERED
+            await stage.provider.close()
 
 
-def test_a_probe_of_http2(identity: Identity) -> None:
+async def test_a_probe_of_http2(identity: Identity) -> None:
     """What a worker asks by, whether a provider still reads."""
     talker = Talker(serve_http2_well, PINGS)
-
-    async def play() -> None:
-        assert await channel_to(server, identity).lives()
-
     with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
-        assert hear(talker, play()) == []
+        async with in_silence(talker):
+            assert await channel_to(server, identity).lives()
 
 
-def test_a_probe_of_http2_that_is_not_answered(identity: Identity) -> None:
+async def test_a_probe_of_http2_that_is_not_answered(identity: Identity) -> None:
     """It says so in time, and that is all."""
 
     def mute(peer: H2Peer) -> None:
@@ -127,29 +115,23 @@ def test_a_probe_of_http2_that_is_not_answered(identity: Identity) -> None:
             while peer.sock.recv(65_536):
                 pass
 
-    async def play() -> None:
-        assert not await channel_to(server, identity, timeout_s=0.5).lives()
-
     talker = Talker(mute, PINGS)
     with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
-        assert hear(talker, play()) == []
+        async with in_silence(talker):
+            assert not await channel_to(server, identity, timeout_s=0.5).lives()
 
 
-def test_a_probe_of_http2_says_what_is_wrong_once(identity: Identity) -> None:
+async def test_a_probe_of_http2_says_what_is_wrong_once(identity: Identity) -> None:
     """A route that is probed for hours is told of once a minute, by the connections and the probes together."""
 
     def confused(peer: H2Peer) -> None:
         peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         peer.wait()  # who closes on what it has not read resets, and what it said may be lost
 
-    async def play() -> list[Any]:
-        with capture_logs() as lines:
-            channel = channel_to(server, identity)
-            assert not any([await channel.lives() for _ in range(3)])
-        return [line["event"] for line in lines if line["log_level"] != "debug"]
-
-    with HostileServer(identity.certificates, confused, serve_http2_well, H2Peer) as server:
-        said = asyncio.run(play())
+    with HostileServer(identity.certificates, confused, serve_http2_well, H2Peer) as server, capture_logs() as lines:
+        channel = channel_to(server, identity)
+        assert not any([await channel.lives() for _ in range(3)])
+    said = [line["event"] for line in lines if line["log_level"] != "debug"]
     assert "http2_protocol_error" in said
     assert len(said) == len(set(said))
 
@@ -168,7 +150,7 @@ def test_a_probe_of_http1_is_cut(identity: Identity) -> None:
         assert asyncio.run(play()) == []
 
 
-def test_a_connection_of_http2_that_is_cut(identity: Identity) -> None:
+async def test_a_connection_of_http2_that_is_cut(identity: Identity) -> None:
     """What it still had to send does not arrive behind what goes over the next one: it is reset, not closed."""
     ends: list[str] = []
     arrived, ended = threading.Event(), threading.Event()
@@ -185,7 +167,7 @@ def test_a_connection_of_http2_that_is_cut(identity: Identity) -> None:
             ends.append(type(error).__name__)
         ended.set()
 
-    async def run() -> None:
+    with HostileServer(identity.certificates, script, serve_http2_well, H2Peer) as server:
         provider = make_provider(identity, server.url)
         sending = asyncio.create_task(provider.send(dispatch()))
         assert await asyncio.to_thread(arrived.wait, 20)
@@ -193,7 +175,4 @@ def test_a_connection_of_http2_that_is_cut(identity: Identity) -> None:
         assert (await sending).outcome is Outcome.UNKNOWN
         assert await asyncio.to_thread(ended.wait, 20)
         await provider.close()
-
-    with HostileServer(identity.certificates, script, serve_http2_well, H2Peer) as server:
-        asyncio.run(run())
     assert ends == ["ConnectionResetError"]

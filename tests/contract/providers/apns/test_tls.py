@@ -219,43 +219,38 @@ def served(identity: Identity, files: tuple[Path, Path], authority: Authority) -
     return Identity(Certificates(authority.file, *files, files[0]), identity.key, identity.public)
 
 
-def test_untrusted(identity, tmp_path):
+async def test_untrusted(identity, tmp_path):
     """A server that an authority of ours did not sign for gets nothing, and that is said once."""
     strange = Authority(tmp_path / "strange").file
-    assert refused_server(identity, {"ca_file": strange}) == "CERTIFICATE_VERIFY_FAILED"
+    await assert_refused(identity, {"ca_file": strange}, "CERTIFICATE_VERIFY_FAILED")
 
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [({"name": "api.push.example"}, "IP address mismatch"), ({"valid_for": -DAY}, "certificate has expired")],
 )
-def test_a_certificate_for_another_host_or_another_time(identity, tmp_path, wrong, why):
+async def test_a_certificate_for_another_host_or_another_time(identity, tmp_path, wrong, why):
     """A server's certificate for another host than the one that was asked for, or that has expired, is refused."""
     authority = Authority(tmp_path / "ca")
     files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, **wrong)
-    assert refused_server(served(identity, files, authority), {}, why)
+    await assert_refused(served(identity, files, authority), {}, why)
 
 
-def refused_server(identity: Identity, client: dict[str, Any], word: str = "CERTIFICATE_VERIFY_FAILED") -> str:
-    """Send thrice to a server that must not be trusted; the word found in the one warning."""
-
-    async def run():
-        with structlog.testing.capture_logs() as logs:
-            async with rig(identity, client=client) as r:
-                for _ in range(3):
-                    answer = await r.send()
-                    assert answer.outcome is Outcome.UNSENT
-                    assert answer.retry_after_us
-                    r.provider._channel._not_before = 0.0
-                assert r.log.arrivals == []
-                assert r.simulator.seen == []
-        warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
-        assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
-        assert word in warnings[0]["why"], warnings[0]
-        assert warnings[0]["host"] == LOCAL
-        return word
-
-    return asyncio.run(run())
+async def assert_refused(identity: Identity, client: dict[str, Any], word: str) -> None:
+    """Send thrice to a server that must not be trusted. word: in the one warning."""
+    with structlog.testing.capture_logs() as logs:
+        async with rig(identity, client=client) as r:
+            for _ in range(3):
+                answer = await r.send()
+                assert answer.outcome is Outcome.UNSENT
+                assert answer.retry_after_us
+                r.provider._channel._not_before = 0.0
+            assert r.log.arrivals == []
+            assert r.simulator.seen == []
+    warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
+    assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
+    assert word in warnings[0]["why"], warnings[0]
+    assert warnings[0]["host"] == LOCAL
 
 
 async def test_old_tls(identity):

@@ -395,6 +395,11 @@ def test_who_goes_away_gets_nothing_back() -> None:
         (lambda: ASGILimits(asgi_hello, wrong("redis://localhost"), A_LIMIT), TypeError, "a limiter is"),
         (lambda: ASGILimits(asgi_hello, wrong(MemoryLimiter()), A_LIMIT), TypeError, "an AsyncLimiter or AsyncMemory"),
         (lambda: of_fastapi.rate_limit(wrong(MemoryLimiter()), A_LIMIT), TypeError, "not MemoryLimiter"),
+        (
+            lambda: of_fastapi.rate_limit(IN_MEMORY, WebLimit("login", "5/m", not_counted=range(200, 400))),
+            ValueError,
+            "login: a dependency sees only errors",
+        ),
         (lambda: of_flask.rate_limit(wrong(IN_MEMORY), A_LIMIT), TypeError, "not AsyncMemoryLimiter"),
         (lambda: ASGILimits(asgi_hello, IN_MEMORY, *[WebLimit("a", "5/s")] * 2), ValueError, "name of its own"),
         (lambda: WSGILimits(plain_wsgi, wrong(IN_MEMORY), A_LIMIT), TypeError, "a Limiter or MemoryLimiter, not Async"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 
 from fastapi import HTTPException, Response
 from fastapi.exceptions import RequestValidationError
@@ -34,8 +35,14 @@ def rate_limit(
 
     Each request counts once. A route that returns its own Response gets no RateLimit headers, and `not_counted` sees
     only the errors that a route raises, not the statuses that it returns. `ASGILimits` has neither limitation.
+
+    Raises ValueError for statuses of `not_counted` that are not errors.
     """
     guard = Guard(limiter, limits, answer, awaited=True)
+    for limit in limits:
+        if any(status < HTTPStatus.BAD_REQUEST for status in limit.not_counted):
+            why = "a dependency sees only errors, so not_counted begins at 400 here; ASGILimits sees all statuses"
+            raise ValueError(f"{limit.name}: {why}")
 
     async def limited(request: HTTPConnection, response: Response) -> AsyncIterator[None]:
         verdict = await guard.ask_async(of_scope(request.scope, request))

@@ -25,6 +25,7 @@ MAX_OF_ADDRESS: Final = 128  # enough for a proxy in front of this server
 MAX_OPEN: Final = 512
 SAID_S: Final = 60.0
 MAX_SAID: Final = 3  # lines of a kind, in SAID_S
+KIND: Final = 40  # characters by which a line is of a kind; behind them asyncio writes where in the memory things are
 
 
 class Crowd:
@@ -191,16 +192,16 @@ class Brake(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[object, tuple[float, int]] = {}
+        self._said: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        now = time.monotonic()
-        began, count = self._said.get(record.msg, (now, 0))
+        now, kind = time.monotonic(), str(record.msg)[:KIND]
+        began, count = self._said.get(kind, (now, 0))
         if now - began >= SAID_S:
             if count > MAX_SAID:
                 record.msg = f"{record.msg} ({count - MAX_SAID} more like this in the last minute)"
             began, count = now, 0
         if len(self._said) > MAX_OPEN:
             self._said.clear()
-        self._said[record.msg] = began, count + 1
+        self._said[kind] = began, count + 1
         return count < MAX_SAID

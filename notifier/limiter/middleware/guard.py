@@ -34,7 +34,7 @@ from notifier.rules.policy import check_fits_all
 
 AnyLimiter: TypeAlias = KeyLimiter | AsyncKeyLimiter
 SERVER_ERRORS: Final = range(500, 600)
-MAX_KEY: Final = 200  # characters; a longer key, which a client may have chosen, is hashed
+MAX_KEY: Final = 200  # characters; a longer key, or one that cannot be printed, is hashed: a client may have chosen it
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -78,7 +78,7 @@ class WebLimit:
         rates = self.rates(request) if callable(self.rates) else self.rates
         cost = self.cost(request) if callable(self.cost) else self.cost
         # In braces, so that all limits by the same key have one hash tag, and are at one node of a cluster.
-        fits = 0 < len(key) < MAX_KEY - len(self.name) and not key.startswith("}")
+        fits = 0 < len(key) < MAX_KEY - len(self.name) and not key.startswith("}") and key.isprintable()
         return f"{self.name}:{{{key if fits else f'#{digest(key)}'}}}", rates, cost
 
 

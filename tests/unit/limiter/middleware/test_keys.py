@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from notifier.limiter import MemoryLimiter
 from notifier.limiter.middleware import WebLimit, WebRequest, api_key, client_address, user
 from notifier.limiter.middleware.headers import item_name, policy_items
 from notifier.limiter.rates import parse_rates
@@ -97,6 +98,14 @@ def test_what_a_client_chose_may_be_long() -> None:
     assert long[0] is not None
     assert long[0] != long[1]
     assert len(long[0][0]) < 100
+
+
+@pytest.mark.parametrize("chosen", ["\ud800", "a\nb", "}a", ""])
+def test_what_a_client_chose_may_be_any_text(chosen: str) -> None:
+    """A limiter refuses half of a surrogate pair, which would be our error for a client's mistake: it is hashed."""
+    asked = WebLimit("api", "1/s", key=lambda _: chosen).asked(request())
+    assert asked is not None
+    assert MemoryLimiter().acquire(*asked[:2])
 
 
 def test_what_rules_are_called() -> None:

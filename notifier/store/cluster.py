@@ -160,11 +160,12 @@ class _Following:
             self.owner.failed((self.host, self.port), error)
             raise
 
-    def send_packed_command(self, command: Any, check_health: bool = True) -> Any:
+    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
         first = command[0] if isinstance(command, list | tuple) and command else command
+        await settled(super().send_packed_command(command, check_health))  # type: ignore[misc]
+        # Afterwards: it may have connected before, and the replies to that are not this command's.
         self._in_multi = isinstance(first, bytes) and first.startswith(_MULTI)
         self._took_none = True
-        return super().send_packed_command(command, check_health)  # type: ignore[misc]
 
     async def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
         began = monotonic()
@@ -231,6 +232,9 @@ class _Sync(_Following):
 
     def _connect(self) -> Any:
         return finished(super()._connect())
+
+    def send_packed_command(self, *args: Any, **kwargs: Any) -> Any:
+        return finished(super().send_packed_command(*args, **kwargs))
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         return finished(super().read_response(*args, **kwargs))

@@ -302,9 +302,10 @@ def check(client: redis.Redis) -> None:
         raise kind(f"Redis at {where} {_why(error)}") from None
     except (OSError, ValueError) as error:  # a host name that cannot be encoded, a path too long
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
-    if info.get("redis_mode") == "cluster" and not cluster.is_followed(client.connection_pool):
+    mode = info.get("redis_mode") or info.get("server_mode")  # the second is Valkey's
+    if mode == "cluster" and not cluster.is_followed(client.connection_pool):
         raise RedisUnusableError(f"Redis at {where} is a node of a cluster; write its URL as {redis_url.CLUSTER_FORM}")
-    if info.get("redis_mode") == "sentinel":
+    if mode == "sentinel":
         raise RedisUnusableError(f"Redis at {where} is a sentinel; write its URL as {redis_url.SENTINEL_FORM}")
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])

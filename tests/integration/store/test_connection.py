@@ -198,10 +198,18 @@ def test_silence_is_told_after_the_timeout() -> None:
             "redis_version:7.0.0\r\nredis_mode:sentinel\r\n",
             "is a sentinel; write its URL as redis+sentinel://host:26379,host:26379/service/0",
         ),
+        (
+            "redis_version:7.2.4\r\nserver_mode:sentinel\r\n",  # Valkey
+            "is a sentinel; write its URL as redis+sentinel://host:26379,host:26379/service/0",
+        ),
+        (
+            "redis_version:7.2.4\r\nserver_mode:cluster\r\n",
+            "is a node of a cluster; write its URL as redis+cluster://host:6379,host:6379",
+        ),
     ],
 )
-def test_an_old_redis_is_told_with_its_version(info: str, says: str) -> None:
-    """What is older than 6.2, or does not say, is refused with its version; and what is a sentinel with its form."""
+def test_a_server_that_cannot_be_used_is_told(info: str, says: str) -> None:
+    """One that is older than 6.2, or does not say its version; a sentinel and a node of a cluster, with their form."""
     with answering(f"${len(info)}\r\n{info}\r\n".encode()) as port:
         assert refusal(named(f"redis://127.0.0.1:{port}")) == f"Redis at 127.0.0.1:{port} {says}"
 

@@ -347,6 +347,8 @@ class PushWorker(Worker):
         self._watchdog.feed()
         with contextlib.suppress(RedisError):
             super().maintain_heartbeats(job, *args)
+            if self.connection.hget(self.key, LOOKED):  # else Redis lost the entry: the beat knows it by this field
+                self.connection.hset(self.key, LOOKED, time_us(self.connection))
         if self._rq_jobs is not None:
             self._rq_jobs.hold()
 

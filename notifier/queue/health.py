@@ -18,12 +18,12 @@ from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, moment
 
 # Our fields in a worker's hash rq:worker:<name>, beside RQ's own.
-LOOKED: Final = "push_looked"  # µs at which it last looked for work
+LOOKED: Final = "push_looked"  # µs at which it last looked for work, or at a job of another function that it runs
 RELEASE: Final = "push_release"  # of this package
 SUSPENDED: Final = "push_suspended"  # µs at which it saw `rq suspend`; 0 if workers are not suspended
 IN_FLIGHT: Final = "push_in_flight"  # how many sends are under way or about to begin
 FIELDS: Final = (
-    *("hostname", "current_job", "last_heartbeat", "rates_version", "rates_problem", "birth"),
+    *("hostname", "current_job", "rates_version", "rates_problem", "birth"),
     *(LOOKED, RELEASE, SUSPENDED, IN_FLIGHT),
 )
 WITHIN_US: Final = 30_000_000  # a worker looks once a second; one that waits for slow providers may take longer
@@ -107,9 +107,6 @@ def find_refusal(memory: Mapping[str, Any]) -> Exchange[str]:
 def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:
     # A time ahead was noted before Redis's clock was set back; a worker that is alive notes a new one at once.
     age_us = abs(now_us - int(told[LOOKED]))
-    if told["current_job"] and told["last_heartbeat"]:  # RQ's heartbeat is by the clock of the worker's host
-        since = datetime.now(UTC) - datetime.fromisoformat(told["last_heartbeat"]).astimezone(UTC)
-        age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))
     since_us = int(told[SUSPENDED] or 0)
     return Alive(
         name,

@@ -610,6 +610,8 @@ def test_workers_of_different_lanes_do_not_wake_each_other_in_vain(redis: Redis,
     looks = [look(lane) for lane in ("urgent", "bulk") * 4]
     assert redis.zcard("notifier:backlog:{ann}:bulk") == 1
     assert [pulled.idle for pulled in looks[-4:]] == [0] * 4
+    why = {"device": {b"d": b"2"}, "route": {b"hfcm=me": b"3"}}[held]
+    assert redis.hgetall("notifier:waits") == why, "nor do they say that it is due"
 
 
 @pytest.mark.parametrize("how", ["collapse", "high"])

@@ -76,14 +76,15 @@ local function set_wake_up(user, lane, at, now) set_at(user, lane, math.min(at, 
 -- backlogs: array of {category, lane, head, at; waits_for: holds for which the head waits, with a wake-up only for its
 -- expiry; elsewhere: the backlog is shut until a job is settled, also for expiries; by: the reason that holds the head
 -- back, of history.lua, or nil if it is not known; why: see waits.lua}.
--- turn: the user's #turn, or nil. kept: the lanes whose wake-ups stay as they are, or nil.
+-- turn: the user's #turn, or nil. kept: the lanes whose wake-ups, reasons and expected times stay as they are, or nil.
 local function set_wake_ups(user, backlogs, now, turn, kept)
   local wake_ups = {}
   for _, backlog in ipairs(backlogs) do
     local at = math.max(backlog.at, now)
     local waits_for, by = backlog.waits_for, backlog.elsewhere and 'b' or backlog.by
-    waits.decide(user, backlog, why_of(backlog, at, now))
-    local deadline = (waits_for or at > now) and expect(backlog.head, at, now, by)
+    local is_kept = kept and kept[backlog.lane]
+    if not is_kept then waits.decide(user, backlog, why_of(backlog, at, now)) end
+    local deadline = not is_kept and (waits_for or at > now) and expect(backlog.head, at, now, by)
     if waits_for then at = math.huge end
     if deadline and not backlog.elsewhere then at = math.max(now, math.min(at, deadline)) end
     if at < (wake_ups[backlog.lane] or math.huge) then wake_ups[backlog.lane] = at end

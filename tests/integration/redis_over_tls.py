@@ -76,21 +76,19 @@ def test_all_go_over_tls(tmp_path: Path, guarded: Guarded) -> None:
     assert asyncio.run(send())
 
 
-def test_a_server_of_another_authority_is_refused(tmp_path: Path, guarded: Guarded) -> None:
-    """A certificate that nobody known has signed is not believed, and the error says so."""
-    with (
-        notifier(config_of(tmp_path, guarded, "cert_file", "cert_key_file")) as producer,
-        pytest.raises(RedisUnusableError, match="certificate verify failed"),
-    ):
-        producer.send(note("ada"))
-
-
-def test_who_shows_no_certificate_is_refused(tmp_path: Path, guarded: Guarded) -> None:
-    """Redis ends the connection of a client without a certificate; nothing is sent."""
-    with (
-        notifier(config_of(tmp_path, guarded, "ca_file")) as producer,
-        pytest.raises(RedisUnusableError, match=r"_ssl\.c|certificate|cannot be reached|does not answer"),
-    ):
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (("cert_file", "cert_key_file"), "certificate verify failed"),
+        (("ca_file",), r"_ssl\.c|certificate|cannot be reached|does not answer"),
+    ],
+    ids=["a server of another authority", "a client without a certificate"],
+)
+def test_who_shows_no_right_certificate_is_refused(
+    tmp_path: Path, guarded: Guarded, files: tuple[str, ...], why: str
+) -> None:
+    """One that nobody known has signed is not believed, and the error says so; nothing is sent."""
+    with notifier(config_of(tmp_path, guarded, *files)) as producer, pytest.raises(RedisUnusableError, match=why):
         producer.send(note("ada"))
 
 

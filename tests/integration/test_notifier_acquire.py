@@ -33,18 +33,14 @@ class Awaited:
         self.users = Notifier.from_config(config, follow=False).users
 
     def acquire(self, *words: str) -> Permit | Hold:
-        async def ask() -> Permit | Hold:
-            async with AsyncNotifier.from_config(self._config) as made:
-                return await made.acquire(*words)
-
-        return asyncio.run(ask())
+        return asyncio.run(self._ask("acquire", *words))
 
     def refund(self, permit: UserPermit) -> bool:
-        async def ask() -> bool:
-            async with AsyncNotifier.from_config(self._config) as made:
-                return await made.refund(permit)
+        return asyncio.run(self._ask("refund", permit))
 
-        return asyncio.run(ask())
+    async def _ask(self, method: str, *args: Any) -> Any:
+        async with AsyncNotifier.from_config(self._config) as made:
+            return await getattr(made, method)(*args)
 
 
 @pytest.fixture(params=["plain", "async"])

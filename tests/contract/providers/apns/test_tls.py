@@ -229,7 +229,7 @@ async def test_untrusted(identity, tmp_path):
     ("wrong", "why"),
     [({"name": "api.push.example"}, "IP address mismatch"), ({"valid_for": -DAY}, "certificate has expired")],
 )
-async def test_a_certificate_for_another_host_or_another_time(identity, tmp_path, wrong, why):
+async def test_wrong_name_or_expired(identity, tmp_path, wrong, why):
     """A server's certificate for another host than the one that was asked for, or that has expired, is refused."""
     authority = Authority(tmp_path / "ca")
     files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, **wrong)

@@ -256,6 +256,8 @@ class Routed(World):
         for job_id, other in self.told.items():
             alike = (other.user, other.category, other.lane) == (told.user, told.category, told.lane)
             may_pass = self.may_pass(leased.job_id, job_id)
+            # What goes at once does so before what was accepted after it leaves the queue, even with a high priority.
+            may_pass = may_pass or (leased.since_us is None and other.number > told.number)
             if not alike or not other.at_once or other.place >= told.place or may_pass:
                 continue
             done = json.loads(other.answered or b"{}")

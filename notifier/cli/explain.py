@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import groupby, islice
 from typing import Annotated, Any
@@ -123,7 +123,7 @@ def explain(
         found.as_json() | paths,
         f"{user}: {of_user}, and {of_category} in the lane {found.lane}",
         *_explained(found, category, outside),
-        *_expires(found, category, expires_us),
+        *_expires(found, category, expires_us, inspection.record.now_us),
     )
 
 
@@ -175,9 +175,9 @@ def _holds(found: Explanation) -> Iterator[str]:
         yield f"{held.route} {held.state}{since}: {held.why}; {_next(held)}"
 
 
-def _expires(found: Explanation, category: str, expires_us: int | None) -> Iterator[str]:
-    wait = timedelta(0) if found.next_at is None else found.next_at - datetime.now(UTC)
-    if expires_us and wait >= timedelta(microseconds=expires_us):
+def _expires(found: Explanation, category: str, expires_us: int | None, now_us: int) -> Iterator[str]:
+    wait_us = 0 if found.next_at is None else found.next_at.timestamp() * 1e6 - now_us
+    if expires_us and wait_us >= expires_us:
         yield f"one that is accepted now is not sent: {category} expires after {format_duration(expires_us)}"
 
 

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +27,7 @@ from tests.faults.consistency import assert_empty_of_work
 from tests.faults.stepped_clock import SteppedRedis, compiler
 from tests.harness.asking import InRedis
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.harness.processes import await_workers, stop
+from tests.harness.processes import await_workers, environment, stop
 
 WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
 RATES = {"user": {"windows": ["4/1s", "10/3s"], "gap": "40ms"}, "worker": {"lease": "10s", "grace": "2s"}}
@@ -128,6 +130,24 @@ def test_a_mute_lasts_by_redis_clock() -> None:
             for over in (datetime.now(UTC) + timedelta(hours=1), timedelta(), timedelta.min):
                 with pytest.raises(InvalidPreferenceError, match="is over; `unmute` ends a mute"):
                     notifier.users.mute("ann", until=over)
+
+
+@pytest.mark.skipif(compiler() is None, reason="a clock is stepped by a preloaded library: Linux and a C compiler")
+def test_what_expires_before_it_may_go_is_told_by_redis_clock(tmp_path: Path) -> None:
+    """`notifier explain` on a host whose clock is two hours ahead: the next may go in an hour, and expires before."""
+    with SteppedRedis() as server, Redis.from_url(server.url) as redis:
+        server.step(-7200)
+        config = tmp_path / "notifier.yaml"
+        config.write_text(
+            "user: {windows: [1/1h]}\ncategories: {news: {lane: bulk, expires: 30m}}\n"
+            "providers: {fcm: {client: console}}\n"
+        )
+        with Notifier(redis, parse_settings(config.read_text())) as notifier:
+            assert isinstance(notifier.acquire("ann", category="news"), Permit)
+        command = [sys.executable, "-m", "notifier.cli", "explain", "--user", "ann", "--category", "news"]
+        env = environment({"NOTIFIER_CONFIG": str(config), "NOTIFIER_REDIS_URL": server.url})
+        told = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "one that is accepted now is not sent: news expires after 30m" in told
 
 
 @pytest.mark.skipif(compiler() is None, reason="a clock is stepped by a preloaded library: Linux and a C compiler")

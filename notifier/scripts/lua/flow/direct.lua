@@ -1,6 +1,7 @@
 --! exports direct
---! needs backlogs_key claim_key claim_of decide gather go goes_by_clock HIGH history job_key new_backlog new_user
---! needs number opens_at orders read_claims remember seconds set_wake_up steering text users_rules waits why_of
+--! needs backlogs_key claim_key claim_of decide gather go goes_by_clock HIGH history is_ascii job_key new_backlog
+--! needs new_user number opens_at orders read_claims remember seconds set_wake_up steering text users_rules waits
+--! needs why_of
 -- The direct way: a job that comes from its queue and need not wait is leased at once, with the same result in Redis as
 -- after a visit. Only the plain case goes this way: a new job, of a producer with this library, for a user who muted
 -- nothing and has no waiting jobs. If the rules do not let the job go, it enters its backlog. *visit* does all else.
@@ -21,7 +22,7 @@ local function new_job(id, lane, now)
   if origin ~= lane or status ~= 'queued' or not (data and targets) then return nil end
   if order or outcome or permit or arriving or rq_job or ttl then return nil end
   local deadline = ends and number(ends)
-  if ends and not (deadline and deadline > now) or id:find('[\128-\255]') then return nil end
+  if ends and not (deadline and deadline > now) or not is_ascii(id) then return nil end
   local meta = steering(said)
   if not meta or meta.expires_in and not deadline then return nil end
   local found = {id = id, user = meta.user, category = meta.category, high = meta.priority == 'high', data = data,

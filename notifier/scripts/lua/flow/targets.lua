@@ -25,7 +25,7 @@ local plans = {}
 -- plan_of: the first part of a job's targets, for a category with this app. Returns {of: array of {platform, kind,
 -- route, by}, needs: of *needs_of*, limited: whether one is b or c}.
 local function plan_of(targets, app)
-  local sign = string.sub(targets, 1, (string.find(targets, '|', 1, true) or 0) - 1)
+  local sign = string.match(targets, '^[^|]*')
   local of_app = plans[app or ''] or {}
   if of_app[sign] then return of_app[sign] end
   plans[app or ''] = of_app

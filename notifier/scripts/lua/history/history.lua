@@ -52,7 +52,7 @@ end
 
 -- note: writes to the job's hash that `why` holds it back from now on, unless it does already.
 function history.note(id, noted, now, why)
-  if not noted or noted:match('%S+$') == why then return end
+  if not noted or noted:sub(-#why - 1) == ' ' .. why then return end
   redis.call('HSET', job_key(id), 'push_history', history.add(noted, now, why))
 end
 

@@ -119,6 +119,7 @@ end
 -- *settle* reports its end; other ends are reported where they happen.
 local function move(look, job)
   local state = job.state
+  job.requeued = redis.call('HGET', job.key, 'push_again')
   local anew = job.user ~= '' or job.requeued and (state == 'failed' or state == 'aside')
   if job.origin and job.status == 'queued' and anew then again(job) return true end
   if not job.origin then job.word = 'cancelled' return true end -- somebody deleted it

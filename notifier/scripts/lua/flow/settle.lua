@@ -25,7 +25,7 @@ local look = {now = now, now_text = now_text, worker = worker, rules = rules, ea
   keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
 ends.read(ARGV[SETTLE.keep])
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
-local reply, touched, totals, users = {}, {}, {}, {}
+local reply, touched, ended_as, users = {}, {}, {}, {} -- ended_as: outcome -> {label: how many}
 users_rules.begin(rules)
 if rules.own or rules.prefers then
   for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
@@ -34,14 +34,23 @@ end
 local finished = {} -- keys of jobs to be deleted
 local released = {} -- key of a claim -> how many of its jobs are settled
 
-local numbers = cjson.decode(ARGV[SETTLE.numbers])
-
 local function count(word, label)
-  totals[word] = (totals[word] or 0) + 1
-  if label ~= '' then
-    local field = 'o|' .. word .. '|' .. label
-    numbers[field] = (numbers[field] or 0) + 1
+  local of_word = ended_as[word] or {}
+  ended_as[word], of_word[label] = of_word, (of_word[label] or 0) + 1
+end
+
+local numbers = cjson.decode(ARGV[SETTLE.numbers])
+-- write_counts: adds what *count* has counted to the totals and, with what the caller has measured, to the minute.
+local function write_counts()
+  for word, of_word in pairs(ended_as) do
+    local total = 0
+    for label, n in pairs(of_word) do
+      total = total + n
+      if label ~= '' then numbers['o|' .. word .. '|' .. label] = n end
+    end
+    redis.call('HINCRBY', '@stats', word, total)
   end
+  add_to_minute(now, numbers)
 end
 
 -- close_permit: dates the sends of a permit now, or refunds them. late: the lease has ended, so the sends may have been
@@ -67,15 +76,15 @@ PLAINLY.__index = PLAINLY
 local function read_settled(at)
   local id, permit, more = ARGV[at + ENDED.id], ARGV[at + ENDED.permit], ARGV[at + ENDED.more]
   local user, category, key = ARGV[at + ENDED.user], ARGV[at + ENDED.category], job_key(id)
-  local holder, origin, status, requeued, orphan, tagged, noted, counted = unpack(redis.call('HMGET', key,
-    'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_history', 'push_counted'))
+  local holder, origin, status, orphan, tagged, noted, counted = unpack(redis.call('HMGET', key,
+    'push_permit', 'origin', 'status', 'push_orphan', 'push_tagged', 'push_history', 'push_counted'))
   local said, index = more == '' and PLAINLY or cjson.decode(more), users_rules.index_of(user)
   said.__index = said
   local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
     index = index or 0, policy = index and rules.users[index + 1] or UNKNOWN, key = key, holder = holder,
     handed = ARGV[at + ENDED.handed], origin = origin, status = status, noted = noted,
     counted = counted_of(permit, counted)}, said)
-  if requeued or orphan or tagged then job.requeued, job.orphan, job.tagged = requeued, orphan, tagged end
+  if orphan or tagged then job.orphan, job.tagged = orphan, tagged end
   if not origin then job.meta = cjson.encode({user = user, category = category}) end
   return job
 end
@@ -150,8 +159,7 @@ local backlogs = {}
 for user in pairs(touched) do backlogs[#backlogs + 1] = backlogs_key(user) end
 local some_wait = #backlogs > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
 for user, policy in pairs(some_wait and touched or {}) do set_user_wake_ups(rules, user, policy, now) end
-for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
-add_to_minute(now, numbers)
+write_counts()
 note_due(look.earliest)
 wake_leaders()
 waits.write()

@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "what bypasses is held",
         "admits_at",
-        "if backlog.bypass or is_empty(backlog.policy) then",
-        "if is_empty(backlog.policy) then",
+        "if backlog.bypass then backlog.own",
+        "if false then backlog.own",
         BACKLOGS,
     ),
     Mutant(

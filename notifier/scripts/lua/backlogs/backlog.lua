@@ -1,5 +1,5 @@
 --! exports new_user new_backlog read_backlogs lanes_of
---! needs backlog_key backlogs_key rules_of sent_key
+--! needs backlogs_key rules_of sent_key
 -- The tables of a user and of a backlog, with no more than their rules. select.lua describes the fields that they get
 -- later.
 
@@ -12,8 +12,8 @@ end
 local function new_backlog(rules, user, category, lane, why)
   local of = rules_of(rules, category)
   local name = user.name
-  return {category = category, lane = lane, key = backlog_key(name, category), sent = sent_key(name, category),
-    policy = of.policy, bypass = of.bypass, drops = of.drops, cost = of.cost or 1, why = why}
+  return {category = category, lane = lane, sent = sent_key(name, category), of = of, policy = of.policy,
+    bypass = of.bypass, drops = of.drops, cost = of.cost or 1, why = why}
 end
 
 local HASH, O = ('#o'):byte(1, 2) -- fields that are no categories begin with '#', those of orphans with '#o'

@@ -49,7 +49,7 @@ local function take_over(look, id)
   stay_in_flight(id, job.permit, counted, meta.user, meta.category, read[10], read[11], lapses,
     look.now + look.lease_us, look.until_text)
   look.orphans[#look.orphans + 1] = leased_job(id, job.permit, meta.user, meta.category, read[12] or '', nil, look.now,
-    {[LEASED.attempts] = number(read[13]), [LEASED.crashes] = crashes, [LEASED.answered] = read[11]})
+    nil, {[LEASED.attempts] = number(read[13]), [LEASED.crashes] = crashes, [LEASED.answered] = read[11]})
 end
 
 -- take_over_dead: takes over jobs whose leases have ended, as many as the caller has room for. Returns how many.

@@ -40,12 +40,12 @@ local function lease_job(look, id, permit, origin, ...)
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', look.worker, ...)
 end
 
--- leased_job: a LEASED of records.py for the worker. deadline: µs, or nil. rare: {place: value} of the other fields, or
--- nil for a new job.
-local function leased_job(id, permit, user, category, data, deadline, now, rare)
-  local leased = {id, permit, user, category, data, deadline and deadline - now or false}
+-- leased_job: a LEASED of records.py for the worker. deadline, since: µs, or nil. rare: {place: value} of the other
+-- fields, or nil for a new job.
+local function leased_job(id, permit, user, category, data, deadline, now, since, rare)
+  local leased = {id, permit, user, category, data, deadline and deadline - now or false, since}
   if not rare then return leased end
-  for n = LEASED.since_us, LEASED.n do leased[n] = false end
+  for n = LEASED.since_us, LEASED.n do leased[n] = leased[n] or false end
   for place, value in pairs(rare) do leased[place] = value end
   return leased
 end

@@ -1,5 +1,5 @@
 --! exports opens_at
---! needs by_the_clock digest_at is_empty muted_until next_for rule_mark users_rules
+--! needs by_the_clock digest_at muted_until next_for rule_mark users_rules
 -- of_user: the first µs at which the user's rules let a job of `cost` go, and the rule that decides it.
 local function of_user(user, cost)
   local known = user.next and user.next[cost]
@@ -24,7 +24,7 @@ local function opens_at(rules, user, backlog, now)
   local at, rule = 0, nil
   if not backlog.bypass then at, rule = of_user(user, backlog.cost) end
   if not backlog.own then
-    if backlog.bypass or is_empty(backlog.policy) then backlog.own = 0
+    if backlog.bypass then backlog.own = 0
     else backlog.own, backlog.rule = next_for(backlog.sent, backlog.policy, backlog.cost) end
   end
   local own, least = backlog.own, backlog.least or 0
@@ -34,7 +34,7 @@ local function opens_at(rules, user, backlog, now)
     backlog.by = at == least and 'd' or by_user and 'u' .. rule_mark(user.policy, rule)
       or 'c' .. rule_mark(backlog.policy, backlog.rule)
   end
-  if backlog.bypass then return digest_at(rules, backlog, at, now) end
+  if backlog.bypass then return digest_at(backlog, at, now) end
   local chosen = users_rules.chosen[user.name]
   if chosen then
     local till
@@ -43,7 +43,7 @@ local function opens_at(rules, user, backlog, now)
     backlog.zone = chosen.z
   end
   local opens, unknown = open_by_clock(rules, user, backlog, at, now)
-  local gathered = opens and digest_at(rules, backlog, opens, now)
+  local gathered = opens and digest_at(backlog, opens, now)
   if gathered == opens then return opens, unknown end
   return open_by_clock(rules, user, backlog, gathered, now) -- it may be complete in quiet hours
 end

@@ -1,6 +1,6 @@
 --! on_demand set_at ask is_due decide
 --! needs change_hold counts_devices devices_open has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
---! needs number opens_at order_of overall_opens waiting_key plan_of project_frees routes_of rules_of targets_of text
+--! needs number opens_at order_of overall_opens waiting_key plan_of project_frees routes_of targets_of text
 -- Decide: whether the head of a backlog may go now. admits_at.lua applies the rules. This piece applies the providers'
 -- limits and the holds, and asks the caller for what must be known first.
 
@@ -126,11 +126,9 @@ local function is_in_turn(look, user, category, name)
   return had < tonumber(hold.turn or 1) and (not first or tonumber(first) >= user.since)
 end
 
--- paced_by: the name of the hold if the overall rate of the category is used up, or others come first; or nil.
-local function paced_by(look, user, backlog)
+-- paced_by: the name of the hold if the overall rate of the category, `rule`, is used up, or others come first; or nil.
+local function paced_by(look, user, backlog, rule)
   local category = backlog.category
-  local rule = rules_of(look.rules, category).overall
-  if not rule then return nil end
   local name, at, room = 'overall:' .. category .. '|full', overall_opens(look, rule, category)
   if at <= look.now and is_in_turn(look, user, category, name) then return nil end
   look.earliest = math.min(look.earliest, at)
@@ -147,7 +145,7 @@ local function by_providers(look, user, backlog, job)
   local paused = look.circuits and paused_by(look, user, backlog)
   if paused then return 'waits_for_route', {waits_for = {paused}, paused = true} end
   if not job.targets then return 'unread' end
-  local app = rules_of(rules, backlog.category).app
+  local app = backlog.of.app
   local plan = plan_of(job.targets, app)
   local said = plan
   if look.circuits or left or job.answered or plan.limited or counts_devices(rules, user.index, plan) then
@@ -173,7 +171,8 @@ end
 --   'behind'  see *split_targets*
 local function decide(look, user, backlog, job)
   local verdict, said = by_providers(look, user, backlog, job)
-  local paced = verdict == 'go' and paced_by(look, user, backlog)
+  local rule = verdict == 'go' and backlog.of.overall
+  local paced = rule and paced_by(look, user, backlog, rule)
   if paced then return 'waits_for_route', {waits_for = {paced}} end
   return verdict, said
 end

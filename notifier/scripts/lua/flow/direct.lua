@@ -1,7 +1,7 @@
 --! exports direct
---! needs backlogs_key claim_key claim_of decide gather go goes_by_clock HIGH history is_ascii job_key new_backlog
---! needs new_user number opens_at orders read_claims remember seconds set_wake_up steering text users_rules waits
---! needs why_of
+--! needs backlog_key backlogs_key claim_key claim_of decide gather go goes_by_clock HIGH history is_ascii job_key
+--! needs new_backlog new_user number opens_at orders read_claims remember seconds set_wake_up steering text
+--! needs users_rules waits why_of
 -- The direct way: a job that comes from its queue and need not wait is leased at once, with the same result in Redis as
 -- after a visit. Only the plain case goes this way: a new job, of a producer with this library, for a user who muted
 -- nothing and has no waiting jobs. If the rules do not let the job go, it enters its backlog. *visit* does all else.
@@ -95,7 +95,7 @@ local function wait(lane, job, user, backlog, opens)
   local place = text(job.high and order - HIGH or order)
   direct.waits[name] = true
   redis.call('HSET', backlogs_key(name), category, lane, '#w:' .. category, why)
-  redis.call('ZADD', backlog.key, place, id)
+  redis.call('ZADD', backlog_key(name, category), place, id)
   waits.add(why, 1)
   if job.noted then
     local noted = history.add(job.noted, now, backlog.by)
@@ -105,17 +105,22 @@ local function wait(lane, job, user, backlog, opens)
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 
+local user, backlog -- of the job before; a user's jobs often come together
 -- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false if *place* and a visit
 -- must handle the job.
 function direct.take(id, lane)
   local job = direct.room > 0 and direct.jobs[id]
   direct.jobs[id] = nil -- if the queue has the job twice, it is not new the second time
   if not (job and nothing_waits(job.user) and is_simple(job.category)) then return false end
-  local index = users_rules.index_of(job.user)
-  local user = new_user(job.user, look.rules.users[index + 1], index)
-  local backlog = new_backlog(look.rules, user, job.category, lane)
+  if not (user and user.name == job.user) then
+    local index = users_rules.index_of(job.user)
+    user, backlog = new_user(job.user, look.rules.users[index + 1], index), nil
+  end
+  if not (backlog and backlog.category == job.category and backlog.lane == lane) then
+    backlog = new_backlog(look.rules, user, job.category, lane)
+  end
   if look.rules.clock then backlog.arrives = {job.zone, look.now} end
-  backlog.head = id
+  backlog.head, backlog.own = id, nil
   local opens = opens_at(look.rules, user, backlog, look.now)
   if not opens then return false end
   if opens > look.now then
@@ -123,13 +128,13 @@ function direct.take(id, lane)
     wait(lane, job, user, backlog, opens)
     return true
   end
-  backlog.claim = claim_of(job.user, job.category, look.claimant, look.now)
+  backlog.claim = backlog.claim or claim_of(job.user, job.category, look.claimant, look.now)
   if backlog.claim.elsewhere then return false end
   local verdict, said = decide(look, user, backlog, job)
   if verdict ~= 'go' then return false end
-  local number_of = orders.next()
   direct.room = direct.room - 1
-  local order = text(job.high and number_of - HIGH or number_of)
-  go(look, user, backlog, job, number_of, said, 'push_order', order, clock_fields(job))
+  local permit = text(orders.next())
+  local order = job.high and text(permit - HIGH) or permit
+  go(look, user, backlog, job, permit, said, 'push_order', order, clock_fields(job))
   return true
 end

@@ -1,5 +1,5 @@
 --! exports go
---! needs change_hold count_overall count_sends lease_job leased_job routes_of rules_of spend_devices spend_room text
+--! needs change_hold count_overall count_sends lease_job leased_job routes_of spend_devices spend_room text
 --! needs text_of_counted
 -- Go: leases a job that may go to its worker, from a queue or from a backlog.
 local TRIM_EVERY = 8
@@ -16,10 +16,9 @@ end
 
 -- spend: counts the sends of `permit` for the user, the category, all users, the projects and the devices.
 local function spend(look, user, backlog, permit, needs, open)
-  local rules = look.rules
   count_sends(look, user, backlog, permit)
-  spend_room(rules, look.rooms, needs, look.now)
-  local overall = rules_of(rules, backlog.category).overall
+  spend_room(look.rooms, needs)
+  local overall = backlog.of.overall
   if overall then count_overall(look, overall, backlog.category, permit) end
   if look.circuits then
     for _, need in ipairs(needs) do note_probe(look, need.route) end
@@ -35,12 +34,12 @@ local function leave_out(claim, shut)
   return table.concat(routes, ' ')
 end
 
--- go: leases the job to the caller under the permit of this number. Fields that few jobs have are written and returned
+-- go: leases the job to the caller under this permit. Fields that few jobs have are written and returned
 -- only if they are set. said: of *decide*; without needs the job has expired or is dropped: `dropped` is then the
 -- reason of history.lua. Further fields of its hash may follow as arguments.
-local function go(look, user, backlog, job, number_of, said, ...)
-  local id, permit, needs, open, shut = job.id, text(number_of), said.needs, said.open, said.shut
-  look.trim = number_of % TRIM_EVERY == 0
+local function go(look, user, backlog, job, permit, said, ...)
+  local id, needs, open, shut = job.id, said.needs, said.open, said.shut
+  look.trim = permit % TRIM_EVERY == 0
   if needs then spend(look, user, backlog, permit, needs, open) end
   if needs and not open and backlog.cost == 1 then lease_job(look, id, permit, job.origin, ...)
   else
@@ -54,7 +53,6 @@ local function go(look, user, backlog, job, number_of, said, ...)
       [LEASED.shut] = names, [LEASED.stands_for] = job.count, [LEASED.dropped] = dropped,
       [LEASED.refusals] = job.refusals}
   end
-  local leased = leased_job(id, permit, user.name, backlog.category, job.data, job.deadline, look.now, rare)
-  leased[LEASED.since_us] = user.since
-  look.leased[#look.leased + 1] = leased
+  look.leased[#look.leased + 1] = leased_job(id, permit, user.name, backlog.category, job.data, job.deadline, look.now,
+    user.since, rare)
 end

@@ -1,6 +1,6 @@
 --! on_demand MAX_RANK order_of peek_next sort_backlogs select_user pass_on
---! needs backlogs_key claim_of closed_backlogs is_closed MAX_LINES new_backlog new_user part_of read_backlogs sign_of
---! needs waits
+--! needs backlog_key backlogs_key claim_of closed_backlogs is_closed MAX_LINES new_backlog new_user part_of
+--! needs read_backlogs sign_of waits
 -- Select: the backlogs of a user in a visit, and the heads that may go next. A user is a table with
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs   in the order in which their heads are tried, see *sort_backlogs*; several: they are in several lanes
@@ -13,7 +13,8 @@
 --   sends      how many went
 -- and a backlog is a table with
 --   category, lane, rank, key
---   policy, bypass, drops, cost   the rules of its category
+--   of                            the rules of its category, see rule_table.lua
+--   policy, bypass, drops, cost   of these rules
 --   head, order, more             the next job, its order (see *order_of*), whether another is behind it
 --   claim                         see claims.lua
 --   elsewhere                     whether another worker has some of it in flight, or it has an orphan
@@ -69,6 +70,7 @@ end
 -- add_backlog: adds a backlog with its head, unless it is empty. why: the reason for which it waits.
 local function add_backlog(look, user, category, lane, why)
   local backlog = new_backlog(look.rules, user, category, lane, why)
+  backlog.key = backlog_key(user.name, category)
   if not peek_backlog(backlog) then return forget_backlog(user, category, lane) end
   local claim = claim_of(user.name, category, look.claimant, look.now)
   backlog.rank, backlog.claim = look.rank[lane] or MAX_RANK, claim

@@ -1,5 +1,5 @@
 --! on_demand send_head
---! needs forget_candidate gather go history LANES orders pass_on waits
+--! needs forget_candidate gather go history LANES orders pass_on text waits
 local LATE = 1000000 -- µs after its rules let a head go; if it goes later, its history gets the reason 'k'
 
 -- noted_until: push_history when the head goes. opened: µs at which its rules let it go.
@@ -13,10 +13,10 @@ end
 
 -- send_head: leases the head of backlog i to the caller. said: of *decide*, see *go*.
 local function send_head(look, user, i, job, said)
-  local backlog = user.backlogs[i]
+  local backlog, permit = user.backlogs[i], text(orders.next())
   if history.was_held(job.noted) then
-    go(look, user, backlog, job, orders.next(), said, 'push_history', noted_until(look.now, job.noted, backlog.at))
-  else go(look, user, backlog, job, orders.next(), said) end
+    go(look, user, backlog, job, permit, said, 'push_history', noted_until(look.now, job.noted, backlog.at))
+  else go(look, user, backlog, job, permit, said) end
   redis.call('ZREM', backlog.key, job.id) -- last, so that it stays if the above fails
   waits.add(backlog.why, -1)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id)

@@ -118,18 +118,19 @@ local function lacking(rules, rooms, needs, now)
     local need = needs[i]
     -- A notification with more devices than the room in all goes if there is any room, or it would never go.
     if rooms and (rooms[need.by] or 1) <= 0 then return need end
-    local project = rules.projects and project_of(rules, need.route, need.platform, now)
+    local project = need.project or rules.projects and project_of(rules, need.route, need.platform, now)
+    need.project = project
     local cost = project and math.min(need.n, project.limit)
     if project and project.sum + cost > project.limit then return need, project, cost end
   end
 end
 
--- spend_room: takes a notification's part of its projects' limits and of the caller's room.
-local function spend_room(rules, rooms, needs, now)
+-- spend_room: takes a notification's part of its projects' limits and of the caller's room. needs: as *lacking* left
+-- them.
+local function spend_room(rooms, needs)
   for i = 1, #needs do
     local need = needs[i]
-    local by, n = need.by, need.n
-    local project = rules.projects and project_of(rules, need.route, need.platform, now)
+    local by, n, project = need.by, need.n, need.project
     if project then
       project.sum, project.added, project.mine[2] = project.sum + n, project.added + n, project.mine[2] + n
     end

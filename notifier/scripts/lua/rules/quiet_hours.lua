@@ -1,5 +1,5 @@
 --! on_demand by_the_clock
---! needs history job_key nth number rules_of text
+--! needs history job_key nth number text
 -- Quiet hours and calendar windows go by the user's local time. zones.py does the same in Python, and explains it.
 -- A policy may have
 --   quiet     {{from, to, every}, …}: quiet hours, and the times outside the send hours. In µs since midnight, or since
@@ -84,9 +84,9 @@ local function pace_after_quiet(policy)
 end
 
 -- quiet_of: the quiet hours that apply to the head of a backlog: its user's and its category's.
-local function quiet_of(rules, user_policy, backlog)
+local function quiet_of(user_policy, backlog)
   local quiet = {}
-  for _, hours in ipairs(not rules_of(rules, backlog.category).ignores_quiet and user_policy.quiet or {}) do
+  for _, hours in ipairs(not backlog.of.ignores_quiet and user_policy.quiet or {}) do
     quiet[#quiet + 1] = hours
   end
   for _, hours in ipairs(backlog.policy.quiet or {}) do quiet[#quiet + 1] = hours end
@@ -98,7 +98,7 @@ end
 -- rule that decides, see *set_wake_ups*. backlog.arrives: {zone or nil, µs} of a new head whose hash is not written
 -- yet.
 local function by_the_clock(rules, user, backlog, at, now)
-  local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
+  local quiet, calendar = quiet_of(user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
   local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since', 'push_history')
   local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone

@@ -51,8 +51,8 @@ end
 -- digest_at: when the head of a backlog may go that the rules admit at `at`. In a category with a digest, a head that
 -- was held back gathers others, and goes once the time is over or the digest is complete. A head that a worker has had
 -- in flight gathers nothing.
-local function digest_at(rules, backlog, at, now)
-  local within = rules_of(rules, backlog.category).digest
+local function digest_at(backlog, at, now)
+  local within = backlog.of.digest
   if not within then return at end
   local key = job_key(backlog.head)
   local job = redis.call('HMGET', key, 'push_gather', 'push_collapse')

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -25,6 +26,7 @@ START = 1_700_000_000_000_000
 S = 1_000_000
 M = 60 * S
 THREE = Policy((Window(3, interval_us=M),))
+META = b'{"user": "ann", "category": "default"}'
 ODD_USERS = ("a", "a}:chat", "{a}", "a:chat", "ü", "u\u0308", " a ", "a\n", "x" * 200, "*")
 
 
@@ -223,12 +225,30 @@ def test_a_send_of_now_does_not_shorten_what_is_in_flight(redis: Redis) -> None:
     """Law 1: a permit that a worker holds is remembered for its lease and the longest rule after it."""
     lease_us = 60 * S
     rules = Policies(THREE)
-    job = Job("job", "default", b"", b'{"user": "ann", "category": "default"}')
+    job = Job("job", "default", b"", META)
     run(redis, calls.enqueue([job], dedupe_for_us=S, stamp=""))
     worker = calls.Worker(name="w", lanes=["default"], lease_us=lease_us)
     assert take(redis, worker, calls.Room(9), RuleTable(rules)).leased
     permit(InRedis(redis).acquire("ann", THREE))
     assert redis.pttl("notifier:sent:{ann}") > (lease_us + M) / 1000 - 5_000
+
+
+def test_few_sends_renew_how_long_a_set_lives(redis: Redis) -> None:
+    """A set with sends in flight lives an eighth longer than its rules ask: the next send renews nothing."""
+    lease_us, rules = 60 * S, RuleTable(Policies(THREE))
+
+    def send_one(name: str) -> int:
+        """How often this sets the life of a key."""
+        run(redis, calls.enqueue([Job(name, "default", b"", META)], dedupe_for_us=S, stamp=""))
+        redis.config_resetstat()
+        assert take(redis, calls.Worker(name="w", lanes=["default"], lease_us=lease_us), calls.Room(9), rules).leased
+        ran: Any = redis.info("commandstats")
+        return int(ran.get("cmdstat_pexpire", {"calls": 0})["calls"])
+
+    assert send_one("first") == 1
+    asked_ms = (lease_us + M) / 1000
+    assert asked_ms < redis.pttl("notifier:sent:{ann}") <= asked_ms * 9 / 8 + 2
+    assert send_one("second") == 0
 
 
 def test_redis_holds_no_more_than_the_window(redis: Redis) -> None:

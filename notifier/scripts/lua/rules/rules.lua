@@ -73,16 +73,19 @@ local function set_aside(sent, policy, now)
   redis.call('ZREMRANGEBYRANK', sent, 0, #old / 2 - 1)
 end
 
--- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now, as text. Nearly all sends of a call
--- have the same policy and `ahead`, so the text is made once.
-local function lasts(policy, ahead)
-  if policy.ahead ~= ahead then policy.ahead, policy.lasts = ahead, text(math.ceil(ahead / 1000) + 1) end
-  return policy.lasts
+-- lasts: the ms in `us`, for which a set must be kept, and an eighth more, so that few of its next sends renew it. Both
+-- are text. Nearly all sends of a call have the same policy and `us`, so the texts are made once.
+local function lasts(policy, us)
+  if policy.us ~= us then
+    local ms = math.ceil(us / 1000) + 1
+    policy.us, policy.lasts, policy.longer = us, text(ms), text(math.ceil(ms * 9 / 8))
+  end
+  return policy.lasts, policy.longer
 end
 
 local renewed = {} -- set -> ms for which this call keeps it
--- record: adds a send at µs `at` (`stamp` as text). The set lives as long as a rule can ask for this send. `trim`
--- deletes lapsed sends. That only saves memory, so callers ask for it now and then.
+-- record: adds a send at µs `at` (`stamp` as text). The set lives at least as long as a rule can ask for this send.
+-- `trim` deletes lapsed sends. That only saves memory, so callers ask for it now and then.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if policy.burst then keep_burst(sent, policy.burst, now) end
   if policy.exact_us then set_aside(sent, policy, now)
@@ -91,9 +94,10 @@ local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if cost > 1 then
     for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
   end
-  local ms = lasts(policy, at - now + policy.horizon)
+  local ms, longer = lasts(policy, at - now + policy.horizon)
+  if at <= now then longer = ms end
   if renewed[sent] == ms then return end
   renewed[sent] = ms
-  if is_new[sent] then redis.call('PEXPIRE', sent, ms) else last_for(sent, ms) end
+  if is_new[sent] then redis.call('PEXPIRE', sent, longer) else last_for(sent, ms, longer) end
   is_new[sent] = nil
 end

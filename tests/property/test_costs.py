@@ -1,21 +1,17 @@
 """Costs: the limiters against counting; permits cost any number, cost another later, or are given back."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit
 from notifier.rules.policy import Policy, Window
 from tests.property.amount import examples
 from tests.property.model import admits
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 START = 1_700_000_040_000_000
 S = 1_000_000

@@ -1,17 +1,17 @@
 """Circuits and the providers' limits: the Lua against what the plain model allows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.queue import calls
+from notifier.queue.calls import Leased, Pulled, State
 from notifier.queue.circuits import circuit
 from notifier.queue.retention import Retention
 from notifier.rules.category import Category, PlatformLimits
@@ -25,11 +25,6 @@ from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.test_backlogs import moments, policies, seldom
 from tests.property.world import LEASE, START, Flight, S, World
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from notifier.queue.calls import Leased, Pulled, State
 
 M = 60 * S
 USERS = ("ann", "bob")

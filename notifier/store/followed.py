@@ -115,8 +115,8 @@ class Followed:
         # Not the rates that `published` names: they may begin later, or rates that do may have replaced them.
         written = ask(written_in_force)[1] if published.version else None
         self.note(seen, published)
-        rates = read_rates(written) if written else None
         try:
+            rates = read_rates(written) if written else None
             self.use(load_settings(self.path, self._environ, rates=rates))
         except SettingsError as error:
             self.refuse(error)

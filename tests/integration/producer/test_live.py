@@ -415,3 +415,16 @@ def test_a_disk_that_fails_is_logged_once(
         news["categories"]["news"]["lane"] = "urgent"
     assert len(looks) >= 4  # also where nothing was logged
     assert ["refused" in line for line in caplog.messages] == [True, False] * 2
+
+
+def test_published_rates_that_cannot_be_read_are_logged_once(
+    config: Path, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody wrote into Redis by hand; the rates in force hold on."""
+    settings = live.LiveSettings(config, {})
+    version = settings.settings.rates_version
+    redis.hset("notifier:rates", mapping={"version": "1", "at": "0", "rates": "no JSON"})
+    for _ in range(3):
+        settings._look()
+    assert settings.settings.rates_version == version
+    assert ["published rates cannot be read" in line for line in caplog.messages] == [True]

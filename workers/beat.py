@@ -179,8 +179,8 @@ class Beat:
     def _register_anew(self, looked_us: int) -> None:
         """Register with a Redis that came back empty."""
         worker = self._worker
+        worker.connection.delete(worker.key)  # first: if it fails later, the next beat tries again
         check_layout(worker.connection)
-        worker.connection.delete(worker.key)
         worker.register_birth()  # type: ignore[no-untyped-call]
         worker.set_state(worker.get_state())
         worker.connection.hset(worker.key, mapping={**self._told, LOOKED: looked_us})

@@ -77,7 +77,8 @@ class Watchdog:
             seen, looks = (seen, looks + 1) if self._fed == seen else (self._fed, 0)
             if looks >= MAX_LOOKS:
                 # First, as the loop may hang because nobody reads the log: then nothing more can be written either.
-                threading.Timer(LAST_WORDS_S, os._exit, (EXIT_STATUS,)).start()
+                with contextlib.suppress(RuntimeError):  # no thread can be started
+                    threading.Timer(LAST_WORDS_S, os._exit, (EXIT_STATUS,)).start()
                 self._log.critical("loop_stands_still", stood_s=round(looks * self._look_s), ends_with=EXIT_STATUS)
                 faulthandler.dump_traceback(file=2, all_threads=True)
                 os._exit(EXIT_STATUS)

@@ -12,7 +12,7 @@ local function goes_by_clock(user)
   return clocked or some_users and redis.call('HEXISTS', '@preferences', user) == 1
 end
 
--- is_ascii: a search for another byte would take more than twice as long, as it begins anew at each byte.
+-- is_ascii: whether a text has only ASCII. A search for another byte is tried from each byte, and takes twice as long.
 local function is_ascii(value) return value:find('^[\1-\127]*$') ~= nil end
 
 -- is_text: whether a value is UTF-8, as JSON must be. cjson reads any bytes, but readers of our replies do not.

@@ -29,22 +29,24 @@ local function first_lowered(backlog)
   return first[1], first[2] and first[2] - LOWERED
 end
 
-local function move_to(backlog, id, order)
+-- move_to: gives a job another place in its backlog. job: the head before.
+local function move_to(backlog, id, order, job)
   redis.call('ZADD', backlog.key, text(order), id)
-  redis.call('HSET', job_key(id), 'push_order', text(order))
+  if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_order', text(order)) end
   peek_next(backlog)
+  if job.deadline and backlog.head ~= job.id then redis.call('ZADD', '@expiring', text(job.deadline), job.id) end
 end
 
 -- raise: a head waits for its device until µs `at`, and an older background push waits behind it: once the device of
 -- that one has room, it gets its own place again. Returns when the head is to be looked at again, or nil for at once.
-local function raise(look, user, backlog, at)
-  local id, order
-  if user.lowered then id, order = first_lowered(backlog) end
+local function raise(look, user, backlog, job, at)
+  if not user.lowered then return at end
+  local id, order = first_lowered(backlog)
   if not id or order > order_of(backlog) then return at end
   local targets, answered = unpack(redis.call('HMGET', job_key(id), 'push_targets', 'push_answered'))
   local opens = devices_open(look, user, backlog, targets_of(targets or '', answered))
   if opens > look.now then return math.min(at, opens) end
-  move_to(backlog, id, order)
+  move_to(backlog, id, order, job)
 end
 
 -- lower: moves a background push whose device has no room (Apple takes three an hour) behind the alerts of its backlog,
@@ -52,13 +54,12 @@ end
 -- again, or nil for at once. at, for_alerts: see *devices_open*.
 local function lower(look, user, backlog, job, at, for_alerts)
   if backlog.drops or order_of(backlog) >= LOWERED / 2 then return at end
-  if for_alerts > look.now then return raise(look, user, backlog, for_alerts) end
+  if for_alerts > look.now then return raise(look, user, backlog, job, for_alerts) end
   if look.to_lower == 0 then return look.now + 1 end -- the next call lowers others
   look.to_lower = look.to_lower - 1
   redis.call('HSET', backlogs_key(user.name), '#lowered', '1')
   user.lowered = true
-  move_to(backlog, job.id, backlog.order + LOWERED)
-  if job.deadline and backlog.head ~= job.id then redis.call('ZADD', '@expiring', text(job.deadline), job.id) end
+  move_to(backlog, job.id, backlog.order + LOWERED, job)
 end
 
 -- passes_lowered: whether a background push at the head would overtake an older one that waits for its device.

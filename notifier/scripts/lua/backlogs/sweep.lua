@@ -56,14 +56,16 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@expiring', '-inf', text(now), 
   expire(id)
 end
 
--- look_at_deleted: RQ's delete tells nobody, and these users have no wake-up. Looks at some of them, drawn by lot.
+-- look_at_deleted: RQ's delete tells nobody, and these users have no wake-up. Looks at some of them, drawn by lot. Not
+-- at those who wait for a busy route: a worker soon lets them go.
 local function look_at_deleted(hold)
+  if hold:find('|busy|', 1, true) then return end
   for _, member in ipairs(redis.call('ZRANDMEMBER', waiting_key(hold), MOST_HELD)) do
     local lane, user = member:match('^u(%S+) (.+)$')
     local backlogs = lane and read_backlogs(user) or {}
     for i = 1, #backlogs, 2 do
-      local head = redis.call('ZRANGE', backlog_key(user, backlogs[i]), '0', '0')[1]
-      if head and redis.call('EXISTS', job_key(head)) == 0 then look_by(user, backlogs[i + 1], now) end
+      local head = backlogs[i + 1] == lane and redis.call('ZRANGE', backlog_key(user, backlogs[i]), '0', '0')[1]
+      if head and redis.call('EXISTS', job_key(head)) == 0 then look_by(user, lane, now) end
     end
   end
 end

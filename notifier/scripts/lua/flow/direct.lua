@@ -105,7 +105,9 @@ local function wait(lane, job, user, backlog, opens)
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 
-local user, backlog -- of the job before; a user's jobs often come together
+-- Of the job before, as a user's jobs often come together. `head`, `own` and `arrives` are of one job, and set anew;
+-- `by` and `rule` are written before they are read.
+local user, backlog
 -- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false if *place* and a visit
 -- must handle the job.
 function direct.take(id, lane)

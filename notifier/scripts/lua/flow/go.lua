@@ -34,9 +34,9 @@ local function leave_out(claim, shut)
   return table.concat(routes, ' ')
 end
 
--- go: leases the job to the caller under this permit. Fields that few jobs have are written and returned
--- only if they are set. said: of *decide*; without needs the job has expired or is dropped: `dropped` is then the
--- reason of history.lua. Further fields of its hash may follow as arguments.
+-- go: leases the job to the caller under this permit. Fields that few jobs have are written and returned only if they
+-- are set. said: of *decide*; without needs the job has expired or is dropped: `dropped` is then the reason of
+-- history.lua. Further fields of its hash may follow as arguments.
 local function go(look, user, backlog, job, permit, said, ...)
   local id, needs, open, shut = job.id, said.needs, said.open, said.shut
   look.trim = permit % TRIM_EVERY == 0

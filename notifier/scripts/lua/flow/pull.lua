@@ -95,9 +95,10 @@ end
 
 -- look_at: makes a user due since µs `at`. The caller visits the user if it serves the lane; else another worker does.
 local function look_at(user, lane, among, at)
-  if not rank[lane] then return look_by(user, lane, at) end
-  redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(at), user)
-  note_visit(user, lane, among, at)
+  if rank[lane] then
+    redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(at), user)
+    note_visit(user, lane, among, at)
+  else look_by(user, lane, at) end
 end
 
 -- lease_rq_job: leases a job to the caller that is no notification, or that the caller must read. A job that comes from

@@ -46,8 +46,9 @@ end
 
 local UNNEEDED = 600000000 -- µs
 -- is_unneeded: whether nobody has come for so long who could be the probe: all that waited was cancelled, or expired.
-local function is_unneeded(hold, now)
+local function is_unneeded(of, hold, now)
   return hold.state == 'open' and hold.probe == '1' and tonumber(hold['until']) + UNNEEDED <= now
+    and redis.call('EXISTS', waiting_key(of)) == 0
 end
 
 local MAX_PASSED = 10000
@@ -74,12 +75,12 @@ local function let_go_of_held(look)
   for _, of in ipairs(names) do
     local hold = holds[of]
     local is_over = hold.state == 'paused' and tonumber(hold['until']) <= now
-    if is_over or is_unneeded(hold, now) then change_hold(of, hold, 'state', 'closing') end
+    if is_over or is_unneeded(of, hold, now) then change_hold(of, hold, 'state', 'closing') end
     local n = how_many(look, hold)
     if n > 0 then
       local at = hold.state == 'open' and first_served(look, of) or 0
       local waiting = redis.call('ZRANGE', waiting_key(of), at, at + n - 1, 'WITHSCORES')
-      if hold.state == 'open' and (#waiting > 0 or hold.probe ~= '1') then
+      if hold.state == 'open' and (#waiting > 0 or hold.probe ~= '1') then -- else `until` stays, for *is_unneeded*
         local again = text(now + CLAIM)
         change_hold(of, hold, 'probe', '1', 'until', again, 'others', again, 'first', '')
       end

@@ -95,7 +95,7 @@ local function record(sent, policy, permit, at, stamp, now, trim, cost)
     for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
   end
   local ms, longer = lasts(policy, at - now + policy.horizon)
-  if at <= now then longer = ms end
+  if at <= now then longer = ms end -- *acquire*, which reads from the life of a set how long others need it
   if renewed[sent] == ms then return end
   renewed[sent] = ms
   if is_new[sent] then redis.call('PEXPIRE', sent, longer) else last_for(sent, ms, longer) end

@@ -7,6 +7,7 @@ could hold every connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter, OrderedDict
@@ -93,9 +94,9 @@ class LimitedProtocol(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True  # else the application would write a second answer, or the end of a first
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            super().send_400_response(msg)
-        else:
-            self.transport.close()
+            with contextlib.suppress(h11.LocalProtocolError):  # an answer to HEAD has no text
+                super().send_400_response(msg)
+        self.transport.close()
         self._owe_head()
 
     def on_response_complete(self) -> None:

@@ -186,10 +186,10 @@ def test_it_may_open_enough_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/", "/api/v1/live"])
-def test_a_broken_body_is_the_clients_mistake(client: Client, path: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("asked", ["GET /healthz", "HEAD /healthz", "GET /", "GET /api/v1/live"])
+def test_a_broken_body_is_the_clients_mistake(client: Client, asked: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is a 400, or, behind the begin of an answer, the end of the connection; the log has no traceback."""
-    head = f"GET {path} HTTP/1.1\r\n" + (f"Authorization: Bearer {TOKEN}\r\n" if path == "/api/v1/live" else "")
+    head = f"{asked} HTTP/1.1\r\n" + (f"Authorization: Bearer {TOKEN}\r\n" if "live" in asked else "")
     with caplog.at_level(logging.WARNING), ExitStack() as stack:
         at_once, later = connected(client.port, stack), connected(client.port, stack)
         at_once.sendall(head.encode() + b"".join(BROKEN))

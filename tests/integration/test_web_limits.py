@@ -398,7 +398,7 @@ def test_who_goes_away_gets_nothing_back() -> None:
         (
             lambda: of_fastapi.rate_limit(IN_MEMORY, WebLimit("login", "5/m", not_counted=range(200, 400))),
             ValueError,
-            "login: a dependency sees only errors",
+            "login: a dependency sees only what a route raises",
         ),
         (lambda: of_flask.rate_limit(wrong(IN_MEMORY), A_LIMIT), TypeError, "not AsyncMemoryLimiter"),
         (lambda: ASGILimits(asgi_hello, IN_MEMORY, *[WebLimit("a", "5/s")] * 2), ValueError, "name of its own"),

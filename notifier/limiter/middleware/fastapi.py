@@ -34,14 +34,14 @@ def rate_limit(
     """A dependency: `@app.post("/login", dependencies=[Depends(rate_limit(limiter, WebLimit("login", "5/minute")))])`.
 
     Each request counts once. A route that returns its own Response gets no RateLimit headers, and `not_counted` sees
-    only the errors that a route raises, not the statuses that it returns. `ASGILimits` has neither limitation.
+    only what a route raises, not the statuses that it returns. `ASGILimits` has neither limitation.
 
-    Raises ValueError for statuses of `not_counted` that are not errors.
+    Raises ValueError for statuses of `not_counted` below 300, which no route raises.
     """
     guard = Guard(limiter, limits, answer, awaited=True)
     for limit in limits:
-        if any(status < HTTPStatus.BAD_REQUEST for status in limit.not_counted):
-            why = "a dependency sees only errors, so not_counted begins at 400 here; ASGILimits sees all statuses"
+        if any(status < HTTPStatus.MULTIPLE_CHOICES for status in limit.not_counted):
+            why = "a dependency sees only what a route raises: not_counted begins at 300; ASGILimits sees all statuses"
             raise ValueError(f"{limit.name}: {why}")
 
     async def limited(request: HTTPConnection, response: Response) -> AsyncIterator[None]:

@@ -286,6 +286,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> list[str]:
     os.environ.update(request["env"])
     time.tzset()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     signal.signal(signal.SIGUSR1, _show_where)
     for number in request.get("ignored", ()):
         signal.signal(number, signal.SIG_IGN)

@@ -111,13 +111,14 @@ def test_a_faulty_one_on_a_quiet_route_is_alone(tmp_path: Path, kind: str) -> No
 
 
 def test_an_app_that_nobody_configured_is_its_messages_fault(tmp_path: Path) -> None:
-    """A plain producer invents an app and a platform: its messages end as rejected, no circuit bears their names."""
+    """A plain producer invents an app and a platform: its messages end badly, and no circuit bears their names."""
     with service(tmp_path, categories=CATEGORIES) as up:
         running = up.work("one")
-        for n, more in enumerate(({"app": "nobodys"}, {"app": "nobodys"})):
-            kwargs = plain(f"p{n}", "plain", apns("p"), **more)
+        device = {"platform": "nobodys", "token": "p"}
+        for n, (more, end) in enumerate((({"app": "nobodys"}, "rejected"), ({"devices": [device]}, "failed"))):
+            kwargs = plain(f"p{n}", "plain", apns("p")) | more
             job = queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": f"p{n}"})
-            end_all(up, [job.id], "rejected")
+            end_all(up, [job.id], end)
             assert "nobodys" in (up.producer.status(job.id).reason or "")
         (good_id,) = up.send([good("topic", 0)])
         ends(up.producer, good_id, "delivered")

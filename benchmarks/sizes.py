@@ -20,9 +20,11 @@ from notifier import Device, Notification, Notifier
 from notifier.queue import calls
 from notifier.rules.category import LANES
 from notifier.settings import parse_settings
+from notifier.store.connection import time_us
 from tests.harness.take import enter
 
 HOUR_US: Final = 3_600_000_000
+CHUNK: Final = 10_000
 WAITING_EACH: Final = 10
 LONGEST_US: Final = 2_000  # that a script may run
 SEEN_US: Final = 500  # from here on SLOWLOG tells of it
@@ -46,11 +48,16 @@ class Size:
         return f"{self.waiting:,} waiting" + (" of one user" if self.users == 1 else "")
 
     def fill(self) -> None:
-        """Have so many stand in their backlogs."""
+        """Have so many stand in their backlogs, and nobody look at them within the hour."""
         Notifier(self.redis, parse_settings(RATES)).send_many(self._waiting())
         # All enter their backlogs under the lease of a worker that dies.
         while enter(self.redis, calls.Worker(name="nobody", lanes=LANES, lease_us=HOUR_US), calls.Room(100)).taken:
             pass
+        for lane in LANES:
+            users = self.redis.zrange(f"notifier:wakeups:{lane}", 0, -1)
+            for n in range(0, len(users), CHUNK):
+                later = dict.fromkeys(users[n : n + CHUNK], time_us(self.redis) + HOUR_US)
+                self.redis.zadd(f"notifier:wakeups:{lane}", later)
         self.redis.config_set("slowlog-log-slower-than", SEEN_US)
 
     def _waiting(self) -> Iterator[Notification]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import structlog
+from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -40,7 +40,9 @@ from workers.sending.settlements import returned
 SUSPENDED_S: Final = 1.0
 PATIENCE_S: Final = 1.0  # after which jobs of other functions go back to their queues, if one before them still runs
 UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # the back-off after a script's error, and how often it doubles at most
-RECONNECT_S: Final = (0.1, 5.0)
+LONGEST_RECONNECT_S: Final = 5.0
+RECONNECTS: Final = EqualJitterBackoff(cap=LONGEST_RECONNECT_S, base=0.1)  # in seconds, by the number of failures
+MANY: Final = 10  # failures; more make no wait longer
 REFUSED_S: Final = 0.5  # between attempts to settle while Redis refuses this worker's user
 
 
@@ -242,7 +244,7 @@ class Engine:
         now = asyncio.get_running_loop().time()
         if self._outage or self._looked_at is None:  # one that starts knows of no outage
             # Other workers may wait before they connect again, and then settle what was in flight with them.
-            self._all_back_at = now + RECONNECT_S[1]
+            self._all_back_at = now + LONGEST_RECONNECT_S
         self._note_look()
         self._note_suspended(pulled)
         self._circuits.use(pulled.shut)
@@ -348,8 +350,7 @@ class Engine:
             return
         self.flights.claim_anew()
         self._outage += 1
-        first, most = RECONNECT_S
-        wait = random.uniform(0.5, 1) * min(most, first * 2 ** min(self._outage, 10))  # noqa: S311 - jitter
+        wait = RECONNECTS.compute(min(self._outage, MANY))
         if self._outage == 1:
             self._log.warning("limiter_unreachable", reason=str(error))
         self.is_away = is_away(error)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -224,7 +225,7 @@ def test_after_an_outage_others_come_back_before_their_sends_are_put_back(monkey
     rounds = Rounds(monkeypatch, [pulled(orphans=orphans) for _ in range(4)])
     waits: list[float] = []
     rounds.engine.flights.adopt = lambda _, after_s=0.0: waits.append(after_s)  # type: ignore[method-assign]
-    monkeypatch.setattr(workers.loop.engine, "RECONNECT_S", (0.1, 3600.0))
+    monkeypatch.setattr(workers.loop.engine, "LONGEST_RECONNECT_S", 3600.0)
     rounds.go()
     rounds.engine._all_back_at = 0.0
     rounds.go()
@@ -273,7 +274,7 @@ async def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: py
     for module, name in ((workers.loop.engine, "run_together"), (workers.loop.engine, "run_async")):
         monkeypatch.setattr(module, name, away)
     monkeypatch.setattr(workers.served, "run_async", away)
-    monkeypatch.setattr(workers.loop.engine, "RECONNECT_S", (3600.0, 3600.0))
+    monkeypatch.setattr(workers.loop.engine, "RECONNECTS", EqualJitterBackoff(cap=3600.0, base=3600.0))
     rounds.parts.circuits.begin = rounds.parts.idle.close = nothing  # type: ignore[method-assign]
     redis, sender = SimpleNamespace(aclose=nothing, delete=nothing), SimpleNamespace(close=nothing, numbers=Numbers())
     parts = replace(rounds.parts, redis=redis, sender=sender)

@@ -50,7 +50,7 @@ class Size:
     def fill(self) -> None:
         """Have so many stand in their backlogs, and nobody look at them within the hour."""
         Notifier(self.redis, parse_settings(RATES)).send_many(self._waiting())
-        # All enter their backlogs under the lease of a worker that dies.
+        # All enter their backlogs, and are due then.
         while enter(self.redis, calls.Worker(name="nobody", lanes=LANES, lease_us=HOUR_US), calls.Room(100)).taken:
             pass
         for lane in LANES:

@@ -89,9 +89,9 @@ class _Job:
 class Record:
     """The state of a user in Redis: the fields of `backlogs`, the first jobs of each backlog, the sends by category.
 
-    limited: by category, until when (µs) a limit of its device holds
-    the head of the backlog, as a worker has found. preferences: the user's choices, with only the mutes that hold now.
-    waiting: the length of each backlog. suspended: `rq suspend` holds all workers, so no backlog is checked.
+    limited: by category, until when (µs) a limit of its device holds the head of the backlog, as a worker has found.
+    preferences: the user's choices, with only the mutes that hold now. waiting: the length of each backlog. suspended:
+    `rq suspend` holds all workers, so no backlog is checked.
     """
 
     now_us: int

@@ -49,7 +49,7 @@ def make_server(path: Path, token: Callable[[], str], *, is_open: bool, **option
     options |= {"ws": "none", "server_header": False, "proxy_headers": False, "timeout_graceful_shutdown": END_S}
     options |= {"backlog": BACKLOG, "log_config": None}  # its log goes where ours goes, with secrets masked
     server = _Server(state, uvicorn.Config(app, http=limited(), **options))
-    for name in ("uvicorn.error", "asyncio"):  # uvicorn has configured its loggers; strangers can cause these lines
+    for name in ("uvicorn.error", "asyncio"):  # strangers can cause these lines
         logging.getLogger(name).addFilter(Brake())
     return server
 

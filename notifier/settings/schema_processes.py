@@ -7,7 +7,6 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from notifier.errors import SettingsError
 from notifier.settings import checks
 from notifier.settings.checks import Duration, File, FunctionName, Positive, WebhookUrl, wrong_at
 from notifier.settings.schema_types import Section
@@ -55,12 +54,9 @@ class WebhookSettings(Section):
 
     def read_secret(self, environ: Mapping[str, str]) -> str:
         """Return the signing secret: NOTIFIER_WEBHOOK_SECRET, else the file's. Raise SettingsError if there is none."""
-        if environ.get("NOTIFIER_WEBHOOK_SECRET"):
-            return environ["NOTIFIER_WEBHOOK_SECRET"]
-        if self.secret_file is None:
-            raise SettingsError("events.webhook: set NOTIFIER_WEBHOOK_SECRET, or name a file with it in secret_file")
         key = "events.webhook.secret_file"
-        return checks.one_line(checks.read_secret(self.secret_file, key), f"{key}: {self.secret_file}")
+        text = checks.from_environment_or_file(environ, "NOTIFIER_WEBHOOK_SECRET", self.secret_file, key)
+        return checks.one_line(*text)
 
 
 class EventsSettings(Section):

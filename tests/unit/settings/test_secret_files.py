@@ -70,6 +70,16 @@ def _refuse(path: Path, key: str) -> bytes:
     raise SettingsError(f"{key}: cannot read {path}: Permission denied")
 
 
+@pytest.mark.parametrize("written", ["s3cret", " s3cret\r\n"])
+def test_a_webhooks_secret_is_the_same_from_a_file_and_from_the_environment(tmp_path: Path, written: str) -> None:
+    """`NOTIFIER_WEBHOOK_SECRET=$(cat secret)` loses the line's end; a tool that sets the variable may keep it."""
+    (tmp_path / "secret").write_text(written)
+    text = "events: {keep: 1d, webhook: {url: 'https://example.com/', secret_file: secret}}"
+    hook = parse_settings(text, name=str(tmp_path / "n.yaml")).events.webhook
+    assert hook is not None
+    assert {hook.read_secret({}), hook.read_secret({"NOTIFIER_WEBHOOK_SECRET": written})} == {"s3cret"}
+
+
 def test_what_is_gone_is_a_change(tmp_path: Path) -> None:
     """A file that is missing is a change, so that it is said; and so is its coming back."""
     key = tmp_path / "key"

@@ -23,19 +23,20 @@ HEAD_S: Final = 10.0  # from the start of a connection, or the end of the last a
 BODY_S: Final = 20.0
 TAKE_S: Final = 20.0  # from a full send buffer until the client has read most of it
 MAX_OF_ADDRESS: Final = 128  # enough for a proxy in front of this server
-MAX_OPEN: Final = 512
 SAID_S: Final = 60.0
 MAX_SAID: Final = 3  # lines of a kind, in SAID_S
+MAX_KINDS: Final = 512
 KIND: Final = 40  # characters by which a line is of a kind; behind them asyncio writes where in the memory things are
 
 
 class Crowd:
     """The connections of one server. If there are too many, it closes the one whose client has been slow longest.
 
-    A client is slow while it owes a head, or does not read its answers.
+    A client is slow while it owes a head, or does not read its answers. most: how many there may be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self.most = most
         self._slow: OrderedDict[LimitedProtocol, None] = OrderedDict()
         self._of_address: Counter[str] = Counter()
 
@@ -43,7 +44,7 @@ class Crowd:
         """Count a new connection. False if there are too many and none of them can be closed for it."""
         if self._of_address[address] >= MAX_OF_ADDRESS and not self._close_oldest(address):
             return False
-        if self._of_address.total() >= MAX_OPEN and not self._close_oldest(None):
+        if self._of_address.total() >= self.most and not self._close_oldest(None):
             return False
         self._of_address[address] += 1
         return True
@@ -88,6 +89,10 @@ class LimitedProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing():
             self._has_head()
+
+    def _should_upgrade(self) -> bool:
+        """Upgrade nothing. uvicorn would advise in the log to install a library for web sockets."""
+        return False
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP. If it is the body of a request, the application's answer is dropped."""
@@ -145,9 +150,9 @@ class LimitedProtocol(H11Protocol):
         self.crowd.note(self, slow=self._deadline is not None or self._untaken is not None)
 
 
-def limited() -> type[LimitedProtocol]:
-    """A protocol class for one server, with a crowd of its own."""
-    return type("Limited", (LimitedProtocol,), {"crowd": Crowd()})
+def limited(most: int) -> type[LimitedProtocol]:
+    """A protocol class for one server, with a crowd of its own. most: as for `Crowd`."""
+    return type("Limited", (LimitedProtocol,), {"crowd": Crowd(most)})
 
 
 class Bodies:
@@ -202,7 +207,7 @@ class Brake(logging.Filter):
             if count > MAX_SAID:
                 record.msg = f"{record.msg} ({count - MAX_SAID} more like this in the last minute)"
             began, count = now, 0
-        if len(self._said) > MAX_OPEN:
+        if len(self._said) > MAX_KINDS:
             self._said.clear()
         self._said[kind] = began, count + 1
         return count < MAX_SAID

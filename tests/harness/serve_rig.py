@@ -68,15 +68,21 @@ class Client:
 
 @contextmanager
 def serving(
-    config: Path, token: str | Callable[[], str] = "", *, is_open: bool = False, answer_s: float = 60
+    config: Path,
+    token: str | Callable[[], str] = "",
+    *,
+    is_open: bool = False,
+    answer_s: float = 60,
+    **options: Any,
 ) -> Iterator[Client]:
     """The application under uvicorn, in a thread, on a port of its own.
 
     answer_s: after how long a Redis that hangs is answered for; no machine is slow enough for that to come by itself.
+    options: as for `make_server`.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening, patch.object(state, "ANSWER_S", answer_s):
         server: Any = make_server(
-            config, token if callable(token) else lambda: token, is_open=is_open, log_level="error"
+            config, token if callable(token) else lambda: token, is_open=is_open, log_level="error", **options
         )
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

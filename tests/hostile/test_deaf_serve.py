@@ -108,19 +108,21 @@ def test_who_does_not_read_the_last_answer_is_cut(client: Client, monkeypatch: p
         eventually(lambda: fill(one, b"G"), "its end")
 
 
-def test_clients_that_read_no_answer_keep_nobody_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold all connections, from addresses enough: one of them is closed for who comes."""
-    monkeypatch.setattr(connections, "MAX_OPEN", 3)
+def test_clients_that_read_no_answer_keep_nobody_out(
+    tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold all connections for which there are files, from addresses enough: one is closed for who comes."""
     monkeypatch.setattr(connections, "TAKE_S", 3600.0)
 
     def paused() -> int:
         return sum(each.flow.write_paused for each in open_at(client))
 
-    with ExitStack() as stack:
-        for n in range(connections.MAX_OPEN):
+    with serving(write_config(tmp_path, redis_server.url), TOKEN, files=6) as client, ExitStack() as stack:
+        for n in range(3):
             one = connected(client.port, stack, f"127.0.0.{n + 2}")
             eventually(lambda one=one, n=n: fill(one, MANY) or paused() > n, "a full pipe")
         assert client("/healthz")[0] == 200
+        assert len(open_at(client)) <= 3
 
 
 def test_who_reads_no_answer_does_not_keep_it_from_stopping(
@@ -180,10 +182,27 @@ def test_it_may_open_enough_files() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
         for wanted, allowed in ((255, 256), (257, 257)):
-            run.allow_files(wanted)
+            assert run.allow_files(wanted) == wanted
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == allowed
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_it_goes_by_the_files_that_it_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the host allows fewer than it wants: else strangers could use them all up."""
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(run.resource, "getrlimit", lambda _: (32, 64))
+    monkeypatch.setattr(run.resource, "setrlimit", lambda _, limits: set_to.append(limits))
+    assert run.allow_files(run.FILES) == 64
+    assert set_to == [(64, 64)]
+
+
+def test_a_wish_for_web_sockets_is_not_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """It is answered as any request; nobody is advised to install a library for them."""
+    asked = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13"}
+    with caplog.at_level(logging.WARNING, "uvicorn.error"):
+        assert client("/healthz", **asked, Sec_WebSocket_Key="eA==")[0] == 200
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("asked", ["GET /healthz", "HEAD /healthz", "GET /", "GET /api/v1/live"])

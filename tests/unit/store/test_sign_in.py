@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import resource
 import socket
 import ssl
 from pathlib import Path
@@ -128,3 +129,17 @@ def test_a_file_that_is_gone_is_no_fault_of_the_server(tmp_path: Path) -> None:
     says = r"redis\.ca_file, .* cannot be read: No such file"
     with socket.socket() as sock, pytest.raises(redis.exceptions.ConnectionError, match=says):
         connection._wrap_socket_with_ssl(sock)
+
+
+def test_no_files_left_are_no_fault_of_the_server(tmp_path: Path) -> None:
+    """Nobody is told to give TLS up for it."""
+    connection = TlsConnection(ssl_ca_certs=str(make_certificates(tmp_path).ca_file))
+    says = r"redis\.ca_file, .* cannot be read: Too many open files"
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as sock:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
+        try:
+            with pytest.raises(redis.exceptions.ConnectionError, match=says):
+                connection._wrap_socket_with_ssl(sock)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)

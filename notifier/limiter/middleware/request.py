@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+UNIX: Final = frozenset({"", "localhost"})  # as WSGI servers name the other end of a Unix socket; waitress: localhost
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +44,6 @@ def of_environ(environ: Mapping[str, Any], raw: Any = None) -> WebRequest:
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     with suppress(UnicodeError):  # WSGI gives bytes as latin-1 text
         path = path.encode("latin-1").decode()
-    peer = environ.get("REMOTE_ADDR") or None
+    at = environ.get("REMOTE_ADDR", "")
+    peer = None if at in UNIX else at
     return WebRequest(environ["REQUEST_METHOD"], path, headers, peer, environ if raw is None else raw)

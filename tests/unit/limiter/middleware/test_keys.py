@@ -7,6 +7,7 @@ import pytest
 from notifier.limiter import MemoryLimiter
 from notifier.limiter.middleware import WebLimit, WebRequest, api_key, client_address, user
 from notifier.limiter.middleware.headers import item_name, policy_items
+from notifier.limiter.middleware.request import of_environ
 from notifier.limiter.rates import parse_rates
 
 
@@ -60,6 +61,14 @@ def test_who_may_not_be_trusted(proxies: Any, error: type[Exception], why: str) 
     """To trust everybody is refused, as it is to trust nobody in particular."""
     with pytest.raises(error, match=why):
         client_address(proxies)
+
+
+@pytest.mark.parametrize("name", ["", "localhost"])
+def test_a_unix_socket_is_one_however_a_server_names_it(name: str) -> None:
+    """waitress gives localhost as the address of the other end, others give none."""
+    asked = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": name, "HTTP_X_FORWARDED_FOR": "198.51.100.1"}
+    assert client_address(["unix"])(of_environ(asked)) == "ip:198.51.100.1"
+    assert client_address()(of_environ(asked)) == "ip:unknown"
 
 
 def test_an_api_key_is_never_kept() -> None:

@@ -1,6 +1,7 @@
 """Laws 1, 2, 4 and 8 with a Redis that forgets its scripts, cuts its connections, hangs, refuses, or is restarted."""
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -173,7 +174,15 @@ def test_while_redis_cannot_be_asked_nothing_is_sent(fault: Callable[[Any], Any]
         broken, repeats, _ = judge(fleet)
         arrivals = fleet.arrivals()
         alive = [worker.returncode for worker in fleet.workers]
+        told = [
+            json.loads(line)["reason"]
+            for log in fleet.logs()
+            for line in log.splitlines()
+            if '"limiter_unreachable"' in line
+        ]
 
+    assert told
+    assert {reason.partition(" ")[0] for reason in told} == {"Redis"}, "it is told in words, not in Redis's own"
     meanwhile = {f"job-{a.data['n']}" for a in arrivals if begun_us <= a.at_us < ended_us}
     assert meanwhile <= leased, "nothing but what had its permit before"
     assert broken == []

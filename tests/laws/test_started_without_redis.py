@@ -36,6 +36,8 @@ def says_once_and_goes_on_or_ends(
     events = [line["event"] for line in logged]
     assert events.count("limiter_unreachable") == 1
     assert events.count("limiter_reachable") == (not stopped)
+    (reason,) = [line["reason"] for line in logged if line["event"] == "limiter_unreachable"]
+    assert reason.startswith("Redis does not answer: ")
 
 
 @pytest.mark.parametrize("stopped", [False, True])

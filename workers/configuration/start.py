@@ -71,10 +71,11 @@ def when_there(do: Callable[[], T], stops: Callable[[], bool] = lambda: False, l
         try:
             done = do()
         except (RedisError, RedisAwayError) as error:
+            told = unusable(error) if isinstance(error, RedisError) else error
             if isinstance(error, RedisError) and not comes_back(error):
-                raise unusable(error) from error
+                raise told from error
             if not is_away:
-                log.warning("limiter_unreachable", reason=str(error), waits="until it is there")
+                log.warning("limiter_unreachable", reason=str(told), waits="until it is there")
             is_away = True
             pause()
         else:

@@ -352,7 +352,7 @@ class Engine:
         self._outage += 1
         wait = RECONNECTS.compute(min(self._outage, MANY))
         if self._outage == 1:
-            self._log.warning("limiter_unreachable", reason=str(error))
+            self._log.warning("limiter_unreachable", reason=str(unusable(error)))
         self.is_away = is_away(error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), wait)

@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:  # once the app runs, it handles Ctrl-C
         sys.exit(130)
     _ready_streams()
+    if os.environ.get("COLUMNS") == "0":  # as a terminal of unknown width says it; rich would print nothing
+        del os.environ["COLUMNS"]
     if no_text := next((each for each in arguments if _IS_NO_TEXT.search(each)), ""):
         complain(f"the argument {no_text} is not valid UTF-8 text")
         sys.exit(2)

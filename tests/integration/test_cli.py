@@ -614,6 +614,13 @@ def test_a_terminal_that_knows_few_letters_gets_what_it_can_show(config: Path) -
     assert json.loads(explained("--json"))["user"] == "jürgen"
 
 
+def test_a_terminal_of_unknown_width_gets_its_tables(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some programs that start others say COLUMNS=0 then."""
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "lane" in run("stats").out
+    assert "Usage" in run("--help").out
+
+
 def test_send_file_begins_anew_where_nothing_was_sent(run: Run, tmp_path: Path) -> None:
     """A file of which all was refused is put right and sent, without a word about the first time."""
     file = tmp_path / "some.csv"

@@ -237,6 +237,19 @@ async def test_a_file_that_changes_while_a_worker_starts_is_taken_up(
     await client.aclose()
 
 
+def test_who_only_looks_leaves_a_file_alone_that_somebody_writes(tmp_path: Path, redis: Redis) -> None:
+    """A program that is no worker, as a worker does: half a file may be valid, without its limits."""
+    path = tmp_path / "n.yaml"
+    path.write_text("user: {gap: 1s}", encoding="utf-8")
+    followed = Followed(path, {})
+    assert followed.look(lambda question: question(redis)) is None
+    path.write_text("user: {}", encoding="utf-8")
+    assert followed.look(lambda question: question(redis)) is None
+    path.write_text("user: {gap: 9s}", encoding="utf-8")
+    assert followed.look(lambda question: question(redis)) is None
+    assert followed.look(lambda question: question(redis)).user.policy().gap_us == 9 * UNITS["s"]
+
+
 def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, redis: Redis) -> None:
     """Redis names the new rates and goes before it has given them: they are taken up once it is back."""
     path = tmp_path / "n.yaml"

@@ -11,7 +11,7 @@ from notifier.operations.action_log import Log, logged
 from notifier.operations.route_view import routes_of
 from notifier.queue.circuits import paused_words
 from notifier.queue.pauses import pause, pause_name, resume
-from notifier.rules.category import LANES
+from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.loader import run
 from notifier.settings import Settings
 from notifier.settings.checks import check_user
@@ -42,7 +42,7 @@ def check_what(what: str, settings: Settings | None, *, rates: bool = True) -> s
     if settings is None:
         return name
     known: dict[str, Collection[str]] = {
-        "category": settings.categories,
+        "category": dict.fromkeys([*settings.categories, DEFAULT_CATEGORY]),
         "lane": LANES,
         "route": [by if _is_route(by, settings) else f"{by}@HOST" for by in routes_of(settings)],
     }

@@ -206,6 +206,14 @@ def test_a_push_service_is_paused_by_its_own_route() -> None:
         assert str(caught.value) == f"there is no route {name!r}; {there}"
 
 
+def test_the_default_category_is_paused_where_none_is_configured() -> None:
+    """All are of it then."""
+    settings = parse_settings("providers: {fcm: {client: console}}")
+    assert check_what("category:default", settings) == "category:default"
+    with pytest.raises(PauseError, match="there is no category 'chat'; there is default"):
+        check_what("category:chat", settings)
+
+
 @pytest.mark.parametrize("option", ["--for", "--reason"])
 def test_a_pause_of_nothing_is_refused(run: Run, redis: Redis, option: str) -> None:
     """Without a name `pause` lists: whoever says how long, or why, means to stop something, and is told how."""

@@ -65,6 +65,7 @@ T = TypeVar("T")
 
 MONITORING_S: Final = 30  # at most, between checks of a work horse: they feed the watchdog, which waits for a minute
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
+HEARS_AGAIN_S: Final = 2.0  # between two attempts of the listening thread to reach Redis
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same: a pool passes Ctrl-C on, too
 
 
@@ -117,7 +118,7 @@ class PushWorker(Worker):
         self._reload: Reload | None = None
         self._grace_s = 0.0
         self._stopping_since: float | None = None
-        self._hears_no_more = False
+        self._hears_no_more = threading.Event()
         # Bound when it is used: under `rq worker` the log is configured later.
         self._structlog = structlog.get_logger("notifier.worker", worker=self.name)
         self._watchdog = Watchdog(self._structlog, os.environ)
@@ -358,17 +359,18 @@ class PushWorker(Worker):
             super().heartbeat(*args, **kwargs)
 
     def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
-        """As RQ's, which takes only redis-py's ConnectionError for a Redis that is away, and raises all other errors.
+        """As RQ's, but without a line every two seconds while Redis is away, which the engine logs once.
 
         At the end, a thread that still waits for Redis fails as its connection closes: this is ignored.
         """
-        away = RedisConnectionError(str(exc)) if isinstance(exc, RedisTimeoutError) else exc
-        if not self._hears_no_more:
-            super()._pubsub_exception_handler(away, *args)
+        if isinstance(exc, RedisConnectionError | RedisTimeoutError):
+            self._hears_no_more.wait(HEARS_AGAIN_S)
+        elif not self._hears_no_more.is_set():
+            super()._pubsub_exception_handler(exc, *args)
 
     def unsubscribe(self) -> None:
         """As RQ's, but stop the listening thread before waking it: else it sleeps on for a second."""
-        self._hears_no_more = True
+        self._hears_no_more.set()
         if self.pubsub_thread is not None:
             self.pubsub_thread.stop()
         with contextlib.suppress(AttributeError):  # redis-py's, if the thread has just closed the connection itself

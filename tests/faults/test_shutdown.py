@@ -15,6 +15,8 @@ import pytest
 import yaml
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.settings import parse_settings
 from notifier.simulators.wire import Reply
@@ -229,6 +231,17 @@ def test_the_end_does_not_wait_for_the_thread_that_listens(redis: Redis, monkeyp
     stopped.pubsub.subscribed_event.set()  # so that it ends in any case
     thread.join()
     assert ended
+
+
+@pytest.mark.parametrize("error", [RedisConnectionError, RedisTimeoutError])
+def test_the_thread_that_listens_logs_no_outage(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[RedisError]
+) -> None:
+    """It tries again every two seconds; the engine has logged once that Redis is away."""
+    worker = PushWorker(["default"], connection=redis, settings=parse_settings("providers: {fcm: {client: console}}"))
+    monkeypatch.setattr("workers.push.HEARS_AGAIN_S", 0.0)
+    worker._pubsub_exception_handler(error("away"), None, None)
+    assert caplog.text == ""
 
 
 def test_a_thread_that_listens_still_is_not_told_of(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:

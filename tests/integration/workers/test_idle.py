@@ -9,6 +9,8 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from notifier.queue import calls
+from notifier.queue.circuits import FAR_US
 from notifier.queue.leaders import hand_over, leader_key
 from notifier.scripts.loader import run, run_async
 from notifier.testing.embedded import EmbeddedRedis
@@ -158,9 +160,16 @@ async def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server
 
 
 def test_a_call_that_nobody_hears_is_forgotten(redis: Redis) -> None:
-    """The last worker of some lanes hands over when it ends, and leaves nothing in Redis."""
+    """The last worker of some lanes hands over when it ends, or dies as it leads: it leaves nothing in Redis."""
     run(redis, hand_over("w", ["default"], b"a call"))
     assert 0 < redis.ttl(leader_key("handover", ["default"])) <= 60
+    redis.hset("notifier:leaders", "default", 4 * FAR_US)
+    for job_id, send_at_us in (("a", 3 * FAR_US), ("b", 2 * FAR_US)):
+        job = calls.Job(job_id, "default", b"", b"{}", None, send_at_us)
+        run(redis, calls.enqueue([job], dedupe_for_us=0, stamp=""))
+    woken = leader_key("wake", ["default"])
+    assert redis.lrange(woken, 0, -1) == [str(2 * FAR_US).encode()], "the newest alone"
+    assert 0 < redis.ttl(woken) <= 60
 
 
 @pytest.mark.parametrize("key", ["wake", "handover"])

@@ -29,8 +29,9 @@ local function note_due(at, lane)
     if at < tonumber(till) and (not lane or serves(lanes, lane)) then
       known_leaders[lanes] = text(at)
       redis.call('HSET', '@leaders', lanes, known_leaders[lanes])
-      redis.call('DEL', '@wake:' .. lanes)
-      redis.call('RPUSH', '@wake:' .. lanes, known_leaders[lanes])
+      local list = '@wake:' .. lanes
+      if redis.call('RPUSH', list, known_leaders[lanes]) > 1 then redis.call('LTRIM', list, '-1', '-1') end
+      redis.call('EXPIRE', list, '60') -- the leader may have died: nobody hears it then
     end
   end
 end

@@ -80,34 +80,29 @@ local function close_device(look, job, target, was_counted, late)
   redis.call('SET', key .. ':c', text(full), 'KEEPTTL')
 end
 
--- project_of: a project's messages of the last interval, in buckets. The oldest bucket counts until all of it has left
--- the interval. A bucket in the future was written before Redis's clock was set back, and joins the running one.
+-- read_project: a project's messages of the last interval, in buckets. The oldest bucket counts until all of it has
+-- left the interval. A bucket in the future was written before Redis's clock was set back, and joins the running one.
 local projects = {}
-local function project_of(rules, route, platform, now)
-  local limit = rules.projects[platform]
-  if not limit then return nil end
-  local project = projects[route]
-  if not project then
-    project = {limit = limit[1], interval = limit[2], bucket = limit[3], sum = 0, added = 0, counts = {}, old = {}}
-    local key, running = '@project:' .. route, now - now % project.bucket
-    local fields = redis.call('HGETALL', key)
-    for i = 1, #fields, 2 do
-      local from = tonumber(fields[i])
-      if from > now then
-        from = running
-        redis.call('HDEL', key, fields[i])
-        redis.call('HINCRBY', key, text(running), fields[i + 1])
-      end
-      if from + project.bucket + project.interval <= now then project.old[#project.old + 1] = fields[i]
-      else
-        project.counts[#project.counts + 1] = {from, tonumber(fields[i + 1])}
-        project.sum = project.sum + fields[i + 1]
-      end
+local function read_project(limit, route, now)
+  local project = {limit = limit[1], interval = limit[2], bucket = limit[3], sum = 0, added = 0, counts = {}, old = {}}
+  local key, running = '@project:' .. route, now - now % project.bucket
+  local fields = redis.call('HGETALL', key)
+  for i = 1, #fields, 2 do
+    local from = tonumber(fields[i])
+    if from > now then
+      from = running
+      redis.call('HDEL', key, fields[i])
+      redis.call('HINCRBY', key, text(running), fields[i + 1])
     end
-    project.mine = {running, 0}
-    project.counts[#project.counts + 1] = project.mine
-    projects[route] = project
+    if from + project.bucket + project.interval <= now then project.old[#project.old + 1] = fields[i]
+    else
+      project.counts[#project.counts + 1] = {from, tonumber(fields[i + 1])}
+      project.sum = project.sum + fields[i + 1]
+    end
   end
+  project.mine = {running, 0}
+  project.counts[#project.counts + 1] = project.mine
+  projects[route] = project
   return project
 end
 
@@ -118,19 +113,18 @@ local function lacking(rules, rooms, needs, now)
     local need = needs[i]
     -- A notification with more devices than the room in all goes if there is any room, or it would never go.
     if rooms and (rooms[need.by] or 1) <= 0 then return need end
-    local project = need.project or rules.projects and project_of(rules, need.route, need.platform, now)
-    need.project = project
+    local limit = rules.projects and rules.projects[need.platform]
+    local project = limit and (projects[need.route] or read_project(limit, need.route, now))
     local cost = project and math.min(need.n, project.limit)
     if project and project.sum + cost > project.limit then return need, project, cost end
   end
 end
 
--- spend_room: takes a notification's part of its projects' limits and of the caller's room. needs: as *lacking* left
--- them.
+-- spend_room: takes a notification's part of its projects' limits and of the caller's room.
 local function spend_room(rooms, needs)
   for i = 1, #needs do
     local need = needs[i]
-    local by, n, project = need.by, need.n, need.project
+    local by, n, project = need.by, need.n, projects[need.route]
     if project then
       project.sum, project.added, project.mine[2] = project.sum + n, project.added + n, project.mine[2] + n
     end

@@ -43,7 +43,7 @@ class Served:
         self._is_due = False  # whether a walk over the wake-ups is due, as of the last sweep
         self.tending: asyncio.Task[None] | None = None
         self._turn = 0  # counts the calls of `register`
-        self._swept = sweep(parts.lanes, parts.tuning.keep)
+        self._swept = sweep(parts.lanes, parts.tuning.keep, lease_us=parts.tuning.lease_us)
 
     async def take_up(self, policies: Policies, version: str) -> None:
         """See `Engine.take_up`. The next sweep has the wake-ups that other rules set checked again."""

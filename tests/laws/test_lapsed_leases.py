@@ -15,6 +15,7 @@ from redis import Redis
 from notifier.producer.cancel import Cancellation
 from notifier.producer.exchanges import Exchanges
 from notifier.queue import calls
+from notifier.queue.backlogs import sweep
 from notifier.queue.calls import Job, Leased, Pulled, Settlement
 from notifier.queue.forget import forget
 from notifier.queue.in_flight import renew, rq_run
@@ -260,3 +261,24 @@ def finish(steps: Any, answer: Callable[[Any], Any]) -> Any:
             asked = steps.send(answer(asked))
     except StopIteration as end:
         return end.value
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_with_a_dead_worker(redis: Redis) -> None:
+    """Law 2: its lease ends as if it began when a worker saw that the clock was set back."""
+    fleet = Fleet(redis, Policies(Policy()))
+    fleet.send("job", category="default")
+    assert fleet.lease("dead")
+    fleet.now -= 3600 * S
+    run(redis, sweep(LANES, Retention(S, S, S), lease_us=LEASE, clock=str(fleet.now)))
+    assert fleet.look().next_us == fleet.now + LEASE
+    fleet.let_pass(10.1)
+    assert [orphan.job_id for orphan in fleet.look().orphans] == ["job"]
+
+
+def test_a_longer_lease_of_another_worker_stays(redis: Redis) -> None:
+    """As after a change of the configuration that one worker has read and the other has not."""
+    fleet = Fleet(redis, Policies(Policy()))
+    fleet.send("job", category="default")
+    assert fleet.lease("w")
+    run(redis, sweep(LANES, Retention(S, S, S), lease_us=S, clock=str(fleet.now)))
+    assert fleet.look().next_us == fleet.now + LEASE

@@ -1,14 +1,16 @@
 -- sweep: ends the jobs that RQ's own cancel has marked, which RQ notes only in the job's hash and its registry; and the
 -- jobs that have expired behind the head of their backlog, as wake-ups see to heads only. Makes users due who wait for
--- a held route with a head that RQ has deleted. Forgets old deliveries, and past moments of @same_time.
--- ARGV 1 clock  2 keep, see ends.lua  3 the reason of an expiry, as RQ stores it  4.. lanes
+-- a held route with a head that RQ has deleted. Forgets old deliveries, and past moments of @same_time. Ends leases in
+-- time that were written before Redis's clock was set back.
+-- ARGV 1 clock  2 keep, see ends.lua  3 the reason of an expiry, as RQ stores it  4 lease µs of the caller  5.. lanes
 -- returns {how many jobs it ended, #since and #walked of idle_leaders.lua}
 -- In @rq:canceled:<lane> the score of a job that the scripts ended is the time until which it is kept (s); the score of
 -- a job that RQ cancelled is the time of the cancel. So entries in the past are RQ's. *settle* ends jobs in flight.
 --! first_write
---! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by now_us number
+--! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by note_due now_us number
 --! needs read_backlogs steering tally text UNSENT waiting_key waits was_taken
 local MOST, MOST_FORGOTTEN, MOST_HOLDS, MOST_HELD = 100, 20000, 10, 25
+local LONGEST_LEASE = 600000000 -- µs, unless the caller's is longer: others may have longer leases than the caller
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
 ends.read(ARGV[2])
@@ -79,7 +81,14 @@ end
 forget_until('@delivered', now - ends.delivered)
 forget_until('@same_time', now)
 
-for i = 4, #ARGV do
+local lease = tonumber(ARGV[4])
+local latest = text(now + math.max(lease, LONGEST_LEASE))
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@leases', '(' .. latest, '+inf', 'LIMIT', 0, MOST)) do
+  redis.call('ZADD', '@leases', text(now + lease), id)
+  note_due(now + lease)
+end
+
+for i = 5, #ARGV do
   local canceled = '@rq:canceled:' .. ARGV[i]
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST)) do
     end_if_rq_cancelled(canceled, id)

@@ -22,7 +22,6 @@ from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED
 from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run
-from notifier.store.layout import check_layout
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
 from workers.rq import compat
@@ -75,6 +74,9 @@ class Beat:
         await asyncio.gather(self._task, return_exceptions=True)
         with self._rq_jobs.upkeep:  # a thread may still wait for it, and must not report a worker that has left
             self._has_ended = True
+        for each in self._served:
+            if each.refused is not None:
+                raise each.refused
 
     async def follow_rates(self) -> None:
         """Take up changed rates, one caller at a time: at each beat, and when an engine's pull finds new ones."""
@@ -122,6 +124,9 @@ class Beat:
                 self._log.warning("beat_missed", reason=type(error).__name__)
             self.tended.set()
             await self._tend_partitions()
+            if any(each.refused for each in self._served):
+                for each in self._served:
+                    each.engine.stop()
             await asyncio.sleep(BEAT_S)
 
     def _describe(self) -> dict[Any, str]:
@@ -180,7 +185,7 @@ class Beat:
         """Register with a Redis that came back empty."""
         worker = self._worker
         worker.connection.delete(worker.key)  # first: if it fails later, the next beat tries again
-        check_layout(worker.connection)
+        self._served[0].claim()
         worker.register_birth()  # type: ignore[no-untyped-call]
         worker.set_state(worker.get_state())
         worker.connection.hset(worker.key, mapping={**self._told, LOOKED: looked_us})

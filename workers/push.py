@@ -39,7 +39,6 @@ from notifier.settings import Settings, settings_path
 from notifier.settings.loading import unread
 from notifier.store.connection import check_same, time_us
 from notifier.store.exchange import exchange
-from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition, Partitions
 from workers.beat import Beat
 from workers.configuration import wiring
@@ -180,7 +179,7 @@ class PushWorker(Worker):
 
         def register() -> bool:
             nonlocal tried
-            check_layout(self.connection)
+            self._partitions[0].claim()
             if tried and self._owns_entry():  # from an attempt whose answer was lost
                 self.connection.delete(self.key)
             tried = True

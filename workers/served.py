@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
+from notifier.errors import NotifierError, RedisAwayError
 from notifier.queue import leaders
 from notifier.queue.backlogs import SWEPT_AT_ONCE, retime, sweep
 from notifier.queue.health import LOOKED, SUSPENDED
@@ -43,6 +44,8 @@ class Served:
         self._is_due = False  # whether a walk over the wake-ups is due, as of the last sweep
         self.tending: asyncio.Task[None] | None = None
         self._turn = 0  # counts the calls of `register`
+        self._is_claimed = False
+        self.refused: NotifierError | None = None  # why this worker must stop: the keys in Redis are not of its kind
         self._swept = sweep(parts.lanes, parts.tuning.keep, lease_us=parts.tuning.lease_us)
 
     async def take_up(self, policies: Policies, version: str) -> None:
@@ -93,6 +96,16 @@ class Served:
         await run_async(redis, write("HSET", redis_key("leaders"), "#walked", since))
         self._is_due = False
 
+    def claim(self) -> None:
+        """Claim the partition, which came back empty; see `Partition.claim` and `refused`. Blocks."""
+        try:
+            with under(self.at.prefixes):
+                self.at.claim()
+        except RedisAwayError:
+            raise
+        except NotifierError as error:
+            self.refused = error
+
     async def register(self, fields: dict[Any, Any], ttl_s: int) -> None:
         """Register the worker in this partition, as RQ does in the first one, and do RQ's upkeep."""
         looked_us = self.engine.looked_us
@@ -107,6 +120,11 @@ class Served:
                 if is_whole:
                     self._keep_up(pipe, looked_us // 1_000_000)
                 replies = await pipe.execute()
+            if replies[0]:  # HSET made the fields: Redis has lost them, or never had them
+                self._is_claimed = False
+            if not self._is_claimed:
+                await asyncio.to_thread(self.claim)
+                self._is_claimed = True
             others = replies[-1] - {self._key.encode()} if is_whole else ()
             for key in others:  # a killed worker may have left its name here
                 if not await self.parts.redis.exists(key):
@@ -124,7 +142,7 @@ class Served:
 
     async def tend(self, fields: dict[Any, Any] | None, ttl_s: int) -> None:
         """Sweep, and register with these fields, if any. If the partition is away, the next call does it."""
-        with contextlib.suppress(RedisError):
+        with contextlib.suppress(RedisError, RedisAwayError):
             await self.sweep()
             if fields is not None:
                 await self.register(fields, ttl_s)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from redis.exceptions import RedisError
 
 from notifier.cli.given import GIVEN
-from notifier.errors import RedisUnusableError, SettingsError, needs_extra
+from notifier.errors import RedisAwayError, SettingsError, needs_extra
 from notifier.log import configure_logging
 from notifier.rules.category import LANES
 from notifier.scripts.keys import RQ_VARIABLE, in_force, under, use_prefixes
 from notifier.settings import settings_path
 from notifier.store.connection import check
-from notifier.store.exchange import exchange, nothing
 from notifier.store.partitions import Partition, connect_all
 from workers.configuration.start import load_at_start, those_there_first, when_there
 
@@ -86,7 +86,7 @@ def chosen(partitions: Sequence[Partition], text: str | None) -> Sequence[Partit
 
 
 def check_numbers(partitions: Sequence[Partition]) -> None:
-    """Raise SettingsError if the fleet has another number of partitions. A partition that is away is checked later."""
+    """Check each partition as `Partition.claim`. One that is away is checked later."""
     for at in partitions:
-        with under(at.prefixes), suppress(RedisUnusableError):
-            exchange(at.client, at.checked(nothing()))
+        with under(at.prefixes), suppress(RedisAwayError, RedisError):
+            at.claim()

@@ -19,6 +19,7 @@ from notifier.settings import redis_url
 from notifier.store.aio import async_of
 from notifier.store.connection import ask, client_of, is_forbidden, use_keys_of
 from notifier.store.exchange import Commands, Exchange, Item, Search, exchange, go_on, iterate
+from notifier.store.layout import check_layout
 from notifier.store.tags import HASH, number_of, prefixes_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,15 @@ class Partition:
         """Run an exchange here, after the number of partitions was checked once. Raises SettingsError."""
         yield from self.agree(claims=True)
         return (yield from steps)
+
+    def claim(self) -> None:
+        """Write the layout of the keys and the number of partitions into a Redis that has none, perhaps not any more.
+
+        Call it under `prefixes`. Raises RedisUnusableError or SettingsError if Redis has others.
+        """
+        check_layout(self.client)
+        self.is_checked = self.prefixes is None
+        exchange(self.client, self.agree(claims=True))
 
     def agree(self, *, claims: bool = False) -> Exchange[None]:
         """Check once that Redis has this number of partitions. claims: write the number if Redis has none yet.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from notifier.errors import RedisUnusableError
 from notifier.store.partitions import Partitions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
@@ -117,6 +118,17 @@ def test_a_redis_that_is_emptied_under_workers_that_run() -> None:
         fleet.await_delivered(21)
         assert_consistent(fleet.redis)
         assert sorted(int(arrival.data["n"]) for arrival in fleet.arrivals()) == [0, 2, *range(5, 25)]
+
+
+def test_a_redis_that_comes_back_with_keys_of_another_layout_ends_its_workers() -> None:
+    """They would not find what waits there, and say which layout they found, as at their start."""
+    with start_fleet({}, workers=1) as fleet:
+        (one,) = fleet.workers
+        await_that(lambda: fleet.redis.exists("notifier:looked"), "its first beat")
+        with fleet.redis.pipeline() as pipe:
+            pipe.flushall().set("notifier:layout", "2").execute()
+        assert one.wait(30) == RedisUnusableError.exit_status
+        assert any("keys of layout 2, and this version knows layout 1" in log for log in fleet.logs())
 
 
 def stop_workers(fleet: Fleet) -> None:

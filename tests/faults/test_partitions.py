@@ -371,6 +371,27 @@ def test_a_worker_starts_while_a_node_takes_nothing(cluster: RedisCluster, optio
         await_that(lambda: users.keys() == arrived(fleet), "the rest", 60, 0.05)
 
 
+def test_each_partition_has_its_layout_and_number_also_after_a_flush(cluster: RedisCluster) -> None:
+    """Whoever comes later with another number, or another layout, is refused, whichever partition it looks at."""
+    rates = {"redis": {"partitions": EIGHT, "socket_timeout": "60s"}}
+    with start_fleet(rates, workers=1, redis_server=nullcontext(cluster)) as fleet:
+        marks = [
+            key
+            for at in fleet.partitions
+            for key in (f"{at.prefixes.ours}:layout", f"{at.prefixes.ours}:partition")
+            if at.prefixes
+        ]
+
+        def are_there() -> bool:
+            return all(fleet.partitions[n // 2].client.exists(key) for n, key in enumerate(marks))
+
+        assert are_there()
+        for node in cluster.nodes:
+            if node.ask("ROLE")[0] == b"master":
+                node.ask("FLUSHALL")
+        await_that(are_there, "the marks", 60, 0.05)
+
+
 def arrived(fleet: Fleet) -> set[int]:
     return {int(arrival.data["n"]) for arrival in fleet.arrivals()}
 

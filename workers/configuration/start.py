@@ -18,7 +18,6 @@ from notifier.scripts.keys import under
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import ask, check, comes_back, eviction_warning, unusable
 from notifier.store.followed import AGAIN_NS
-from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition
 from workers.loop.watchdog import Signs
 
@@ -107,7 +106,7 @@ def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:
             try:
                 check(at.client)
                 with under(at.prefixes):
-                    check_layout(at.client)
+                    at.claim()
             except (RedisAwayError, RedisError) as error:
                 refused = error
             else:

@@ -136,8 +136,9 @@ class Exchanges:
         before: str | None = from_bytes(stands or b"")
         while before is not None:
             made = edit(decoded(before), moment(clock_us(now)))
-            call = prefer(user, before, before if edit is unchanged else made.encode(), who=who)
-            before = yield call
+            if edit is unchanged:
+                break
+            before = yield prefer(user, before, made.encode(), who=who)
         return made
 
     def acquire(self, user: str, category: str) -> Exchange[UserPermit | Hold]:
@@ -154,8 +155,7 @@ class Exchanges:
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
         cancelled = yield from self.cancel_of(user, Kind())
         yield from self.prefer(user, nothing)
-        # A worker settles a notification in flight under the user's own name, so the sends must stay there.
-        sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"
+        sends: Sends = "delete" if hard else "hide"
         places = deque([""])
         while places:
             place, cursor, done = places.popleft(), "0", False

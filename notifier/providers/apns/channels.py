@@ -50,11 +50,9 @@ class ChannelServer:
         self._channel = Channel(host=host, port=port, tls=tls, timeout_s=self._timeout_s, max_response=LIST_BYTES)
         self._same_on_all = (repeated(b":scheme", b"https"), repeated(b":authority", authority))
         self._path = f"/1/apps/{mine.topic}/"
-        self._token: ProviderToken | None = None
-        if not mine.cert_file:
-            sign_in = {"key_id": settings.read_key_id(app), "key": settings.read_secret(environ, app)}
-            # The store may take the whole timeout: only this call waits for it, and nobody repeats the call.
-            self._token = ProviderToken(team_id=mine.team_id, store=tokens, patience_s=self._timeout_s, **sign_in)
+        sign_in = {"key_id": settings.read_key_id(app), "key": settings.read_secret(environ, app)}
+        # The store may take the whole timeout: only this call waits for it, and nobody repeats the call.
+        self._token = ProviderToken(team_id=mine.team_id, store=tokens, patience_s=self._timeout_s, **sign_in)
 
     async def create(self, *, stores: bool) -> str:
         wanted = {"message-storage-policy": int(stores), "push-type": "LiveActivity"}
@@ -82,26 +80,24 @@ class ChannelServer:
         return found
 
     async def close(self) -> None:
-        if self._token is not None:
-            await self._token.close()
+        await self._token.close()
         await self._channel.close()
 
     async def _ask(
         self, method: bytes, place: str, expected: int, channel_id: str = "", *, body: bytes = b""
     ) -> Response:
+        authorization = await self._token.fetch()
+        if not authorization:
+            raise RedisUnusableError("Redis does not give the team's provider token: it cannot be used")
         headers = [
             literal(b":method", method),
             literal(b":path", f"{self._path}{place}".encode()),
             *self._same_on_all,
             literal(b"apns-request-id", str(uuid.uuid4()).encode()),
+            literal(b"authorization", authorization),
         ]
         if channel_id:
             headers.append(literal(b"apns-channel-id", channel_id.encode()))
-        if self._token is not None:
-            authorization = self._token.current() or await self._token.fetch()
-            if not authorization:
-                raise RedisUnusableError("Redis does not give the team's provider token: it cannot be used")
-            headers.append(literal(b"authorization", authorization))
         send_by = asyncio.get_running_loop().time() + self._timeout_s
         answer = await self._channel.request(headers, body, send_by=send_by)
         if isinstance(answer, Answer):

@@ -102,5 +102,5 @@ def _moment(text: str) -> float | None:
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, OverflowError):
         return None

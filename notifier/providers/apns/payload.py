@@ -20,8 +20,6 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]|^ | $")
 
 def limit(notification: Notification) -> int:
     """Return how many bytes of payload Apple takes for this type of push."""
-    if not notification.apns:
-        return PAYLOAD_BYTES
     if broadcast.goes_to_channels(notification):
         return broadcast.PAYLOAD_BYTES
     return PUSH_TYPES[push_type(notification)].payload_bytes

@@ -20,7 +20,7 @@ from notifier.providers.apns import broadcast
 from notifier.providers.apns import options as apns_options
 from notifier.providers.apns import tls as apns_tls
 from notifier.providers.apns.options import PAYLOAD_BYTES, Options, push_type
-from notifier.providers.apns.payload import payload
+from notifier.providers.apns.payload import limit, payload
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.http2.headers import literal, repeated
@@ -92,15 +92,13 @@ class ApnsProvider:
         notification = dispatch.notification
         try:
             options = apns_options.read(notification) if notification.apns else None
-            if options and self._token is None:
+            if self._token is None:
                 apns_options.check_by_certificate(notification)
             body = payload(notification, options)
             headers = self._headers(dispatch, options)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
-        channel_id = broadcast.channel_of(dispatch.device.token)
-        most = broadcast.PAYLOAD_BYTES if channel_id else options.type.payload_bytes if options else PAYLOAD_BYTES
-        if len(body) > most:
+        if len(body) > PAYLOAD_BYTES and len(body) > limit(notification):
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
         authorization = b""
         if self._token is not None:

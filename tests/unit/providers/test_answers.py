@@ -7,7 +7,7 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from notifier.providers.answers import LONGEST_WAIT_US, SECOND_US, Table, retry_after_us, word
+from notifier.providers.answers import LONGEST_WAIT_US, SECOND_US, Table, retry_after_us, unsendable, word
 from notifier.providers.apns import answers as apns_answers
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.fcm import answers as fcm_answers
@@ -76,6 +76,7 @@ def test_a_table_is_read_from_the_special_to_the_general(status: int, reason: st
         ("٣", "", None),
         ("9" * 5000, "", None),
         ("Thu, 99 May 2031 12:00:00 GMT", "", None),
+        ("Thu, 01 May 2031 12:00:00 +99999999999999999999", "", None),
         ("Mon, 01 Jan 0001 00:00:00 +2359", "", 0),
     ],
 )
@@ -94,6 +95,7 @@ def test_without_the_servers_clock_a_date_is_read_by_ours(date: str) -> None:
 
 def test_only_a_single_word_is_a_reason() -> None:
     """What goes into logs and records is a provider's word, never a page or a token that somebody put there."""
+    assert unsendable(ValueError("a text")).reason == "InvalidNotification: ValueError"
     assert word("Unregistered") == "Unregistered"
     assert word("QUOTA_EXCEEDED") == "QUOTA_EXCEEDED"
     for odd in ("", "<html>", "two words", "a\nb", "x" * 65, "7", None, 7, ["a"]):

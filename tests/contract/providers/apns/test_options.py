@@ -23,7 +23,7 @@ START = {**LIVE, "event": "start", "attributes_type": "Match", "attributes": {"h
 
 # type, fields, apns options beside push_type, topic, priority, expiration with a ttl, aps
 TAKEN: list[tuple[str, dict[str, Any], dict[str, Any], str, str, bool, Any]] = [
-    ("alert", {"title": "t"}, {}, "", "10", True, {"alert": {"title": "t"}}),
+    ("alert", {"title": "t", "sound": "s"}, {}, "", "10", True, {"alert": {"title": "t"}, "sound": "s"}),
     ("background", {"data": {"a": 1}}, {}, "", "5", True, {"content-available": 1}),
     ("voip", {"data": {"call": "1"}}, {}, ".voip", "10", False, None),
     ("voip", {"title": "Anna"}, {"priority": 5}, ".voip", "5", False, {"alert": {"title": "Anna"}}),
@@ -35,8 +35,9 @@ TAKEN: list[tuple[str, dict[str, Any], dict[str, Any], str, str, bool, Any]] = [
      {"event": "start", "timestamp": NOW, "content-state": {"score": 1}, "attributes-type": "Match",
       "attributes": {"home": "A"}, "stale-date": NOW + 9, "relevance-score": 75, "input-push-token": 1,
       "alert": {"title": "t", "body": "b", "sound": "s"}}),
-    ("liveactivity", {}, {"event": "end", "timestamp": NOW, "dismissal_date": 0}, ".push-type.liveactivity", "10", True,
-     {"event": "end", "timestamp": NOW, "dismissal-date": 0}),
+    ("liveactivity", {"sound": "s"}, {"event": "end", "timestamp": NOW, "dismissal_date": 0},
+     ".push-type.liveactivity", "10", True,
+     {"event": "end", "timestamp": NOW, "dismissal-date": 0, "alert": {"sound": "s"}}),
     ("location", {}, {}, ".location-query", "10", True, {}),
     ("pushtotalk", {"data": {"speaker": "Anna"}}, {}, ".voip-ptt", "10", False, {}),
     ("complication", {"data": {"steps": 9}}, {}, ".complication", "10", True, None),
@@ -84,8 +85,8 @@ async def test_every_option_of_an_alert(identity):
         "subtitle": "s", "title_loc_key": "TK", "title_loc_args": ["1"], "subtitle_loc_key": "SK",
         "subtitle_loc_args": [], "loc_key": "K", "loc_args": ["a", "b"], "launch_image": "i.png", "thread_id": "t",
         "category": "REPLY", "mutable_content": True, "content_available": True, "interruption_level": "critical",
-        "relevance_score": 0.5, "target_content_id": "w", "filter_criteria": "work", "url_args": ["x"],
-        "sound": {"name": "alarm.caf", "critical": True, "volume": 0.25}, "priority": 1,
+        "relevance_score": 1.0, "target_content_id": "w", "filter_criteria": "work", "url_args": ["x"],
+        "sound": {"name": "alarm.caf", "critical": True, "volume": 1.0}, "priority": 1,
     }  # fmt: skip
     async with rig(identity) as r:
         answer = await r.send(title="T", body="B", badge=3, data={"k": 1}, apns=options)
@@ -98,12 +99,13 @@ async def test_every_option_of_an_alert(identity):
                     "launch-image": "i.png",
                 },
                 "badge": 3, "thread-id": "t", "category": "REPLY", "mutable-content": 1, "content-available": 1,
-                "interruption-level": "critical", "relevance-score": 0.5, "target-content-id": "w",
+                "interruption-level": "critical", "relevance-score": 1.0, "target-content-id": "w",
                 "filter-criteria": "work", "url-args": ["x"],
-                "sound": {"name": "alarm.caf", "critical": 1, "volume": 0.25},
+                "sound": {"name": "alarm.caf", "critical": 1, "volume": 1.0},
             },
             "k": 1,
         }  # fmt: skip
+        assert b"true" not in r.simulator.bodies[0], "Apple wants 1"
         assert r.simulator.seen[0]["apns-priority"] == "1"
         used = set(options) | set(START) | {"stale_date", "dismissal_date", "input_push_token", "store", "topic"}
         assert set(OPTIONS) == used | {"push_type", "input_push_channel"}
@@ -112,7 +114,7 @@ async def test_every_option_of_an_alert(identity):
 async def test_an_alert_by_its_localized_texts_alone(identity):
     """What is shown by a key of the app's own texts is an alert, though title and body are not given."""
     async with rig(identity) as r:
-        assert (await r.send(apns={"loc_key": "HELLO"})).outcome is Outcome.DELIVERED
+        assert (await r.send(apns={"loc_key": "HELLO", "sound": {"name": "a"}})).outcome is Outcome.DELIVERED
         assert r.simulator.seen[0]["apns-push-type"] == "alert"
 
 
@@ -190,12 +192,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"apns": {"store": 0}, "title": "t"}, "apns.store"),
     ({"apns": {"interruption_level": "loud"}, "title": "t"}, "apns.interruption_level"),
     ({"apns": {"relevance_score": 1.5}, "title": "t"}, "apns.relevance_score"),
-    ({"apns": {"relevance_score": float("inf")}, "title": "t"}, "apns.relevance_score"),
+    *(({"apns": {"relevance_score": n}, "title": "t"}, "apns.relevance_score") for n in (float("inf"), -1, True, "1")),
     ({"apns": {"loc_args": "abc"}, "title": "t"}, "apns.loc_args"),
     ({"apns": {"loc_args": [1]}, "title": "t"}, "apns.loc_args"),
     ({"apns": {"sound": "ping"}, "title": "t"}, "apns.sound"),
     ({"apns": {"sound": {"critical": True}}, "title": "t"}, "apns.sound"),
-    ({"apns": {"sound": {"name": "a", "volume": 2}}, "title": "t"}, "apns.sound"),
+    *(({"apns": {"sound": {"name": name}}, "title": "t"}, "apns.sound") for name in ("", 7)),
+    ({"apns": {"sound": {"name": "a", "critical": 1}}, "title": "t"}, "apns.sound"),
+    *(({"apns": {"sound": {"name": "a", "volume": volume}}, "title": "t"}, "apns.sound") for volume in (2, -1)),
     ({"apns": {"sound": {"name": "a"}}, "title": "t", "sound": "b"}, "apns.sound"),
     ({"apns": {"event": "update"}, "title": "t"}, "apns.event"),
     ({"apns": {"push_type": "liveactivity"}}, "apns.event"),

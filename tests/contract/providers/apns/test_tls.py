@@ -145,6 +145,7 @@ async def test_what_needs_a_token(identity, ours):
             answer = await r.send(apns=apns)
             assert (answer.outcome, answer.status) == (Outcome.REJECTED, None)
             assert "needs a provider token" in answer.reason
+        assert (await r.send(title="t", apns={"thread_id": "t"})).outcome is Outcome.DELIVERED
 
 
 @pytest.mark.parametrize("who", ["nobody", "stranger"])

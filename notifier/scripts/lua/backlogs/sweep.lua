@@ -3,7 +3,7 @@
 -- a held route with a head that RQ has deleted. Forgets old deliveries, and past moments of @same_time. Ends leases in
 -- time that were written before Redis's clock was set back.
 -- ARGV 1 clock  2 keep, see ends.lua  3 the reason of an expiry, as RQ stores it  4 lease µs of the caller  5.. lanes
--- returns {how many jobs it ended, #since and #walked of idle_leaders.lua}
+-- returns {how many jobs it ended or found gone, #since and #walked of idle_leaders.lua}
 -- In @rq:canceled:<lane> the score of a job that the scripts ended is the time until which it is kept (s); the score of
 -- a job that RQ cancelled is the time of the cancel. So entries in the past are RQ's. *settle* ends jobs in flight.
 --! first_write
@@ -20,6 +20,7 @@ local function end_if_rq_cancelled(canceled, id)
   local job = redis.pcall('HMGET', key, 'status', 'push_outcome', 'push_permit', 'push_rq_job', 'meta', 'origin')
   if job.err or job[1] ~= 'canceled' then
     redis.call('ZREM', canceled, id) -- it was deleted, or enqueued again
+    ended = ended + 1
   elseif UNSENT[job[2]] then
     redis.call('ZADD', canceled, whole + math.max(1, redis.call('TTL', key)), id)
   elseif job[4] or not job[6] or not (job[5] or ''):find('"user"', 1, true) then

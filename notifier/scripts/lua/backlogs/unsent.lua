@@ -3,7 +3,6 @@
 -- Ends jobs that are not sent, wherever they wait.
 -- The outcomes of jobs that the scripts cancel. A job with another outcome failed, was requeued, and RQ cancelled it.
 local UNSENT = {cancelled = true, dropped = true, superseded = true}
-local MAX_OLD = 10 -- entries to remove from RQ's registry at each end: it shrinks, and no call takes long
 
 -- was_taken: whether a device has received it. answered: its push_answered.
 local function was_taken(answered) return answered and answered:find('"delivered"', 1, true) ~= nil end
@@ -43,12 +42,8 @@ local function end_unsent(now, id, origin, word, ...)
   redis.call('HDEL', key, 'push_order')
   redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)
   redis.call('EXPIRE', key, ends.failed)
-  local canceled = '@rq:canceled:' .. origin
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MAX_OLD)) do
-    if redis.call('EXISTS', job_key(old)) == 0 then redis.call('ZREM', canceled, old) end
-  end
   -- The score: until when the job is kept, as in RQ's failed registry. RQ's cancel writes the present: *sweep* sees it.
-  redis.call('ZADD', canceled, whole + ends.failed, id)
+  redis.call('ZADD', '@rq:canceled:' .. origin, whole + ends.failed, id)
 end
 
 -- tally: counts an outcome in the totals, and also in the minute if there is a label: '<category>|<route>'.

@@ -95,7 +95,7 @@ local function accept(job)
   write_job(key, lane, at, job)
   if job.tagged ~= '' then note_tagged(job.tagged, id, at or now, now) end
   send_on(id, lane, at, how)
-  if how == 'queue' and job.overflow ~= '' then note_waiting(counted, id, key, at or now, now) end
+  if how == 'queue' and counted then note_waiting(counted, id, key, at or now, now) end
   count_accepted(lane, at, job)
   return id
 end

@@ -1,20 +1,18 @@
 --! on_demand make_room note_waiting take_place
---! needs arriving_key backlog_key backlogs_key DIGEST end_unsent ends enter_backlog gather_for HIGH
+--! needs arriving_key backlog_key backlogs_key DIGEST end_unsent ends enter_backlog gather_for HIGH is_untried
 --! needs job_key LANES last_for leave_backlog note_candidate note_due same_waiting supersede tally text waits
 -- How many may wait, for *enqueue*. It counts existing entries, not a running total: for all users the queues and RQ's
 -- scheduled jobs; for one user the backlogs, and @arriving before them. Jobs in flight do not wait.
 local NORMAL = text(-HIGH / 2) -- lower orders are of high priority: these are dropped only if no others wait
 local MAX_GONE, MAX_OLDEST = 50, 10
-local waiting_in_all, looked_through = nil, {}
+local looked_through = {}
 
 local function count_in_all()
-  if waiting_in_all then return waiting_in_all end
-  waiting_in_all = 0
+  local n = 0
   for _, lane in ipairs(LANES) do
-    waiting_in_all = waiting_in_all + redis.call('LLEN', '@rq:queue:' .. lane)
-      + redis.call('ZCARD', '@rq:scheduled:' .. lane)
+    n = n + redis.call('LLEN', '@rq:queue:' .. lane) + redis.call('ZCARD', '@rq:scheduled:' .. lane)
   end
-  return waiting_in_all
+  return n
 end
 
 local function count_of_user(user)
@@ -67,15 +65,12 @@ local function drop_oldest(now, user, category)
   local ids = redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
   if #ids == 0 then ids = redis.call('ZRANGE', backlog, 0, MAX_OLDEST - 1) end
   for _, id in ipairs(ids) do
-    local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_collapse', 'push_attempts', 'push_crashes',
-      'push_answered', 'push_refusals', 'push_sent')
-    local is_tried = job[4] or job[5] or job[6] or job[7] or job[8]
-    if job[1] and job[2] == 'scheduled' and job[3] ~= DIGEST and not is_tried then
+    local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_collapse')
+    if job[1] and job[2] == 'scheduled' and job[3] ~= DIGEST and is_untried(id) then
       leave_backlog(now, user, category, id, job[3])
       end_unsent(now, id, job[1], 'dropped', 'push_reason', 'overflow')
       tally('dropped', now, category .. '|')
       waits.write()
-      if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
       return true
     end
   end
@@ -116,11 +111,9 @@ local function take_place(now, id)
   waits.write()
 end
 
--- note_waiting: counts one more that waits. user: whose arrival is noted, or false. at: the µs of its own time, or now:
--- so jobs of next week are behind those that *forget_gone* checks.
+-- note_waiting: notes an arrival of the user. at: the µs of its own time, or now: so jobs of next week are behind those
+-- that *forget_gone* checks.
 local function note_waiting(user, id, key, at, now)
-  if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
-  if not user then return end
   redis.call('HSET', key, 'push_arriving', 1)
   redis.call('ZADD', arriving_key(user), at, id)
   last_for(arriving_key(user), text(math.ceil((at - now) / 1000) + 2592000000))

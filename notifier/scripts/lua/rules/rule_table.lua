@@ -1,4 +1,4 @@
---! exports rules_read read_rules rules_of is_dropped digest_at
+--! exports rules_read read_rules rules_of is_untried is_dropped digest_at
 --! needs is_counting job_key number text
 -- The rule table, as notifier/scripts/rule_table.py writes it; rules.lua describes a policy. Features that nobody uses
 -- have no field, save users, categories and lanes.
@@ -36,7 +36,8 @@ end
 
 local function rules_of(rules, category) return rules.categories[category] or rules.categories.default end
 
--- is_untried: whether no worker has tried to send a job; only such a job is dropped because the rules hold it back.
+-- is_untried: whether no worker has tried to send a job; only such a job is dropped, because the rules hold it back or
+-- too many wait.
 local function is_untried(id)
   local job = redis.call('HMGET', job_key(id), 'push_attempts', 'push_crashes', 'push_answered', 'push_refusals',
     'push_sent')

@@ -65,7 +65,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "routes": " set of the names of holds, such as routes whose circuit is open; see routes.lua",
     "route": ":<name> hash; why and until when the hold lasts",
     "waiting_for_route": ":<route> zset; users and parts of jobs that wait for the route",
-    "reached": ":<route> hash worker -> µs at which it got through; see circuit.lua",
+    "reached": ":<route> zset worker -> µs at which it got through; see circuit.lua",
     "taken": ":<route>:<key's digest> string, exists while a push service is known to accept our key",
     "doubted": ":<route> hash worker -> µs; workers that opened the circuit wrongly; see circuit.lua",
     "device": ":<token's hash> zset, hash or string; a device's own limits, see limits.lua",

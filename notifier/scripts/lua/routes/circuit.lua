@@ -10,7 +10,6 @@ local now, worker, route, seen = now_us(ARGV[CIRCUIT.clock]), ARGV[CIRCUIT.who],
 local OTHERS_PROBE = 200000 -- µs after the circuit opened; from then on a worker without trouble may probe
 local RETRIES = 1000000 -- µs in which only the worker that may have mended the route probes
 local RECENT, DOUBTED = 5000000, 600000000 -- µs for which a success counts, and a doubt
-local MANY = 100 -- entries of workers that got through, from which old ones are deleted
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
 local hold = circuit_of(route)
 
@@ -18,19 +17,10 @@ local hold = circuit_of(route)
 local function is_recent(at, most) return math.abs(now - tonumber(at)) < most end
 
 local function others_reach_it()
-  local at = redis.call('HGETALL', reached)
-  for i = 1, #at, 2 do
-    if at[i] ~= worker and is_recent(at[i + 1], RECENT) then return true end
+  for _, other in ipairs(redis.call('ZRANGEBYSCORE', reached, '(' .. text(now - RECENT), '(' .. text(now + RECENT))) do
+    if other ~= worker then return true end
   end
   return false
-end
-
--- forget_old: deletes entries of workers that have gone. Names of workers are random by default, so they add up.
-local function forget_old()
-  local at = redis.call('HLEN', reached) > MANY and redis.call('HGETALL', reached) or {}
-  for i = 1, #at, 2 do
-    if not is_recent(at[i + 1], RECENT) then redis.call('HDEL', reached, at[i]) end
-  end
 end
 
 -- let_go: closes the circuit. Each pull lets a batch of the waiting users go.
@@ -41,9 +31,10 @@ local function let_go()
 end
 
 local function up()
-  forget_old()
   redis.call('HDEL', doubted, worker)
-  redis.call('HSET', reached, worker, text(now))
+  -- Names of workers are random by default: entries of workers that have gone would add up.
+  redis.call('ZREMRANGEBYSCORE', reached, '-inf', text(now - RECENT))
+  redis.call('ZADD', reached, text(now), worker)
   redis.call('PEXPIRE', reached, text(DOUBTED / 1000))
   if not hold or hold.state ~= 'open' then return '' end
   -- A full provider may still accept sends that were under way when it said so. That does not mean room for more.
@@ -64,7 +55,7 @@ end
 local function down(kind, reason, first, most, share)
   local full = kind == 'full' -- true for all workers alike
   if hold and hold.state == 'paused' then return '' end
-  if not full then redis.call('HDEL', reached, worker) end
+  if not full then redis.call('ZREM', reached, worker) end
   if hold and hold.state == 'open' then
     local at = now + first * share
     if hold.prober == worker then -- its probe failed

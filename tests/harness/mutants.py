@@ -66,22 +66,22 @@ MUTANTS = (
     Mutant(
         "the category's rules are ignored",
         "admits_at",
-        "at = math.max(at, own, least)",
-        "at = math.max(at, least)",
+        "at = math.max(at, own)",
+        "at = math.max(at, 0)",
         BACKLOGS,
     ),
     Mutant(
         "the user's rules are ignored",
         "admits_at",
-        "at = math.max(at, own, least)",
-        "at = math.max(own, least)",
+        "at = math.max(at, own)",
+        "at = own",
         BACKLOGS,
     ),
     Mutant(
         "what bypasses is held",
         "admits_at",
-        "if backlog.bypass then backlog.own",
-        "if false then backlog.own",
+        "if backlog.bypass then return",
+        "if false then return",
         BACKLOGS,
     ),
     Mutant(

@@ -105,7 +105,7 @@ local function set_user_wake_ups(rules, name, policy, now)
   if not (found[1] or next(fields)) then return end
   if not policy then return set_part_wake_ups(name, lanes_of(found), now) end -- *pull* tells a worker
   local user, closed = new_user(name, policy), some_orphans and closed_backlogs(name, fields)
-  user.backlogs, user.next = {}, found[3] and {} or nil
+  user.backlogs = {}
   if not (found[1] or closed) then redis.call('DEL', backlogs_key(name)) end
   if #found > 2 * MAX_LINES then -- a visit looks at one part of them
     local opens = rules.bypasses and 0 or next_for(user.sent, policy, 1)

@@ -1,14 +1,5 @@
 --! exports opens_at
 --! needs by_the_clock digest_at muted_until next_for rule_mark users_rules
--- of_user: the first µs at which the user's rules let a job of `cost` go, and the rule that decides it.
-local function of_user(user, cost)
-  local known = user.next and user.next[cost]
-  if known then return known[1], known[2] end
-  local at, rule = next_for(user.sent, user.policy, cost)
-  if user.next then user.next[cost] = {at, rule} end
-  return at, rule
-end
-
 local FOREVER = 7226582400000000 -- the end of a mute without an end, see preferences.py
 local function open_by_clock(rules, user, backlog, at, now)
   if not rules.clock or at >= FOREVER then return at end
@@ -16,25 +7,17 @@ local function open_by_clock(rules, user, backlog, at, now)
 end
 
 -- opens_at: the first µs at which the rules let the head of a backlog go, whatever its providers allow; or nil and the
--- name of a zone that @zones does not have yet. It is not before backlog.least, which a limit of a device has set.
--- It keeps the answer of the category's rules in backlog.own, and of the user's rules in user.next (if there is such a
--- table), {cost: {µs, rule}}, until a job of them goes. It sets backlog.by to the reason that decides, of history.lua;
+-- name of a zone that @zones does not have yet. It sets backlog.by to the reason that decides, of history.lua;
 -- backlog.mutes: whether a mute drops the head; backlog.zone: the zone that the user chose.
 local function opens_at(rules, user, backlog, now)
-  local at, rule = 0, nil
-  if not backlog.bypass then at, rule = of_user(user, backlog.cost) end
-  if not backlog.own then
-    if backlog.bypass then backlog.own = 0
-    else backlog.own, backlog.rule = next_for(backlog.sent, backlog.policy, backlog.cost) end
-  end
-  local own, least = backlog.own, backlog.least or 0
+  if backlog.bypass then return digest_at(backlog, 0, now) end
+  local at, rule = next_for(user.sent, user.policy, backlog.cost)
+  local own, own_rule = next_for(backlog.sent, backlog.policy, backlog.cost)
   local by_user = at >= own
-  at = math.max(at, own, least)
+  at = math.max(at, own)
   if at > now then
-    backlog.by = at == least and 'd' or by_user and 'u' .. rule_mark(user.policy, rule)
-      or 'c' .. rule_mark(backlog.policy, backlog.rule)
+    backlog.by = by_user and 'u' .. rule_mark(user.policy, rule) or 'c' .. rule_mark(backlog.policy, own_rule)
   end
-  if backlog.bypass then return digest_at(backlog, at, now) end
   local chosen = users_rules.chosen[user.name]
   if chosen then
     local till

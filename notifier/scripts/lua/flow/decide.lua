@@ -18,7 +18,6 @@ end
 local function set_at(look, user, backlog)
   local at, unknown = backlog.elsewhere and look.now + look.lease_us or look.now, nil
   if not (backlog.elsewhere or backlog.unread) then
-    if not user.next and user.backlogs[2] then user.next = {} end
     local opens
     opens, unknown = opens_at(look.rules, user, backlog, look.now)
     at = opens or at
@@ -38,8 +37,7 @@ local function ask(look, backlog)
 end
 
 local function has_expired(backlog, now)
-  if backlog.expires == nil then backlog.expires = redis.call('HGET', job_key(backlog.head), 'push_deadline') end
-  local ends = number(backlog.expires)
+  local ends = number(redis.call('HGET', job_key(backlog.head), 'push_deadline'))
   return ends and ends <= now
 end
 

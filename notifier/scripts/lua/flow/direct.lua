@@ -105,8 +105,8 @@ local function wait(lane, job, user, backlog, opens)
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 
--- Of the job before, as a user's jobs often come together. `head`, `own` and `arrives` are of one job, and set anew;
--- `by` and `rule` are written before they are read.
+-- Of the job before, as a user's jobs often come together. `head` and `arrives` are of one job, and set anew; `by` is
+-- written before it is read.
 local user, backlog
 -- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false if *place* and a visit
 -- must handle the job.
@@ -122,7 +122,7 @@ function direct.take(id, lane)
     backlog = new_backlog(look.rules, user, job.category, lane)
   end
   if look.rules.clock then backlog.arrives = {job.zone, look.now} end
-  backlog.head, backlog.own = id, nil
+  backlog.head = id
   local opens = opens_at(look.rules, user, backlog, look.now)
   if not opens then return false end
   if opens > look.now then

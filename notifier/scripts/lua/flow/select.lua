@@ -8,26 +8,24 @@
 --   closed     the categories with orphans, see orphans.lua
 --   whole      if these are a part of the user's backlogs, see parts.lua
 --   lowered    whether background pushes may be behind alerts, see *lower*
---   left       set of the lanes that a backlog has left: their wake-ups may have to go
---   next       {cost: {µs at which the user's own rules let one go, rule}}, with several backlogs
+--   lanes      set of the lanes of the backlogs before the visit, and of the wake-up: their wake-ups may have to go
 --   sends      how many went
 -- and a backlog is a table with
 --   category, lane, rank, key
 --   of                            the rules of its category, see rule_table.lua
 --   policy, bypass, drops, cost   of these rules
---   head, order, more             the next job, its order (see *order_of*), whether another is behind it
+--   head, order, more             the next job, its order (see *order_of*), the job behind it
 --   claim                         see claims.lua
 --   elsewhere                     whether another worker has some of it in flight, or it has an orphan
---   at, own, least, by            when the head may go, and the rule that decides it, see admits_at.lua
+--   at, by                        when the head may go, and the rule that decides it, see admits_at.lua
 --   unread, waits_for, refused    why the head may not go, see decide.lua
 --   why                           the reason for which it waits, see waits.lua
 local MAX_RANK = 99 -- the rank of a lane that the caller does not serve
 
--- peek_backlog: reads the head of a backlog, and whether another is behind it. Returns the head, or nil.
+-- peek_backlog: reads the head of a backlog, and the job behind it. Returns the head, or nil.
 local function peek_backlog(backlog)
   local first = redis.call('ZRANGE', backlog.key, '0', '1')
-  backlog.head = first[1]
-  if first[2] then backlog.more = true end
+  backlog.head, backlog.more = first[1], first[2]
   return backlog.head
 end
 
@@ -39,8 +37,7 @@ end
 
 -- peek_next: like *peek_backlog*, after the head has gone; clears what was known of the old head.
 local function peek_next(backlog)
-  backlog.least, backlog.waits_for, backlog.at, backlog.own, backlog.expires, backlog.by = nil, nil, nil, nil, nil, nil
-  backlog.more, backlog.order = nil, nil
+  backlog.waits_for, backlog.at, backlog.by, backlog.order = nil, nil, nil, nil
   return peek_backlog(backlog)
 end
 
@@ -62,7 +59,6 @@ end
 -- forget_backlog: deletes the field of an empty backlog.
 local function forget_backlog(user, category, lane)
   redis.call('HDEL', backlogs_key(user.name), category)
-  user.left[lane] = true
   local lanes = user.whole and user.whole.lanes
   if lanes then lanes[lane] = lanes[lane] > 1 and lanes[lane] - 1 or nil end
 end
@@ -71,6 +67,7 @@ end
 local function add_backlog(look, user, category, lane, why)
   local backlog = new_backlog(look.rules, user, category, lane, why)
   backlog.key = backlog_key(user.name, category)
+  user.lanes[lane] = true
   if not peek_backlog(backlog) then return forget_backlog(user, category, lane) end
   local claim = claim_of(user.name, category, look.claimant, look.now)
   backlog.rank, backlog.claim = look.rank[lane] or MAX_RANK, claim
@@ -81,7 +78,7 @@ end
 
 local function select_user(look, name, index)
   local user, found, fields, some_orphans = new_user(name, look.rules.users[index + 1], index), read_backlogs(name)
-  user.backlogs, user.left, user.sends = {}, {}, 0
+  user.backlogs, user.lanes, user.sends = {}, {}, 0
   if some_orphans then user.closed = closed_backlogs(name, fields) end
   if fields['#lowered'] then user.lowered = true end
   if #found > 2 * MAX_LINES then found, user.whole = part_of(found, fields['#part'], look.rank) end

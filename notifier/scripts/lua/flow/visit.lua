@@ -56,7 +56,7 @@ local function try(look, user, i)
   elseif verdict == 'wait' then
     local at = said.at
     if said.for_alerts then at = lower(look, user, backlog, job, at, said.for_alerts) end
-    backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
+    backlog.at, backlog.by = at, said.by or 'd'
   elseif verdict == 'unread' then ask(look, backlog)
   elseif verdict == 'behind' then
     backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker sets the wake-up when it settles
@@ -83,9 +83,8 @@ local function send_due(look, user)
     elseif try(look, user, i) then
       user.sends = user.sends + 1
       if backlogs[1] then
-        user.next = nil
         for _, backlog in ipairs(backlogs) do
-          if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- a send opens no route
+          if not backlog.waits_for then backlog.at = nil end -- a send opens no route
         end
         if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
         sort_backlogs(user)
@@ -99,11 +98,9 @@ end
 -- whether the caller of the script must first write something for this user.
 local function visit(look, name, due_lane, since, index)
   local user, asked = select_user(look, name, index), #look.asked
-  local lanes = user.left
-  user.since, lanes[due_lane] = since, true
-  for _, backlog in ipairs(user.backlogs) do lanes[backlog.lane] = true end
+  user.since, user.lanes[due_lane] = since, true
   send_due(look, user)
-  reschedule(look, user, lanes, since)
+  reschedule(look, user, user.lanes, since)
   local is_asked = #look.asked > asked
   if (user.backlogs[1] or user.whole) and user.sends == 0 and not is_asked then look.idle = look.idle + 1 end
   return is_asked

@@ -35,7 +35,7 @@ end
 -- read: reads what *take* needs of the jobs from the queue of `lane`, in few commands. none_wait: whether none of their
 -- users had a waiting job.
 function direct.read(ids, lane)
-  local jobs, users, backlogs, claims, last, come = {}, {}, {}, {}, nil, {}
+  local jobs, backlogs, claims, last, come = {}, {}, {}, nil, {}
   for _, id in ipairs(direct.room > 0 and ids or {}) do
     local job = new_job(id, lane, look.now)
     jobs[id] = job
@@ -45,13 +45,12 @@ function direct.read(ids, lane)
       come[job.user] = before or rare
     end
     if job and not (last and last.user == job.user and last.category == job.category) then
-      last, users[#users + 1], backlogs[#backlogs + 1] = job, job.user, backlogs_key(job.user)
+      last, backlogs[#backlogs + 1] = job, backlogs_key(job.user)
       claims[#claims + 1] = claim_key(job.user, job.category)
     end
   end
   direct.jobs, direct.none_wait = jobs, #claims > 0 and redis.call('EXISTS', unpack(backlogs)) == 0
   read_claims(claims)
-  users_rules.read(users)
 end
 
 -- is_plain: whether the user's rules are known, and *opens_at* alone decides by them when a job of the user may go.

@@ -25,32 +25,17 @@ local look = {now = now, now_text = now_text, worker = worker, rules = rules, ea
   keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
 ends.read(ARGV[SETTLE.keep])
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
-local reply, touched, ended_as, users = {}, {}, {}, {} -- ended_as: outcome -> {label: how many}
+local reply, touched, totals, numbers = {}, {}, {}, cjson.decode(ARGV[SETTLE.numbers])
 users_rules.begin(rules)
-if rules.own or rules.prefers then
-  for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
-  users_rules.read(users)
-end
 local finished = {} -- keys of jobs to be deleted
 local released = {} -- key of a claim -> how many of its jobs are settled
 
+-- count: counts an outcome in the totals and, beside what the caller has measured, in the minute.
 local function count(word, label)
-  local of_word = ended_as[word] or {}
-  ended_as[word], of_word[label] = of_word, (of_word[label] or 0) + 1
-end
-
-local numbers = cjson.decode(ARGV[SETTLE.numbers])
--- write_counts: adds what *count* has counted to the totals and, with what the caller has measured, to the minute.
-local function write_counts()
-  for word, of_word in pairs(ended_as) do
-    local total = 0
-    for label, n in pairs(of_word) do
-      total = total + n
-      if label ~= '' then numbers['o|' .. word .. '|' .. label] = n end
-    end
-    redis.call('HINCRBY', '@stats', word, total)
-  end
-  add_to_minute(now, numbers)
+  totals[word] = (totals[word] or 0) + 1
+  if label == '' then return end
+  local field = 'o|' .. word .. '|' .. label
+  numbers[field] = (numbers[field] or 0) + 1
 end
 
 -- close_permit: dates the sends of a permit now, or refunds them. late: the lease has ended, so the sends may have been
@@ -159,7 +144,8 @@ local backlogs = {}
 for user in pairs(touched) do backlogs[#backlogs + 1] = backlogs_key(user) end
 local some_wait = #backlogs > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
 for user, policy in pairs(some_wait and touched or {}) do set_user_wake_ups(rules, user, policy, now) end
-write_counts()
+for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
+add_to_minute(now, numbers)
 note_due(look.earliest)
 wake_leaders()
 waits.write()

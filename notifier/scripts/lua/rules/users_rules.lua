@@ -24,18 +24,6 @@ function users_rules.begin(of_call)
   if chosen_key then redis.call('EXPIRE', chosen_key, LASTS) end
 end
 
--- read: reads what *index_of* needs of these users, in few commands.
-function users_rules.read(users)
-  if #users == 0 then return end
-  if own_key and not users_rules.is_missing then
-    local fields = {}
-    for i, user in ipairs(users) do fields[i] = ':' .. user end
-    for i, number in ipairs(redis.call('HMGET', own_key, unpack(fields))) do numbers[users[i]] = number end
-  end
-  if not chosen_key then return end
-  for i, text in ipairs(redis.call('HMGET', '@preferences', unpack(users))) do texts[users[i]] = text end
-end
-
 -- of_user: the user's value in `known`, else read from a field of a hash.
 local function of_user(known, user, key, field)
   if known[user] == nil then known[user] = redis.call('HGET', key, field) end

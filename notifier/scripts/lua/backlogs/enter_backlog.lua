@@ -13,7 +13,6 @@ end
 -- leave_lane: deletes the wake-up and the waits of a user who has no backlog in this lane any more.
 local function leave_lane(user, lane)
   redis.call('ZREM', '@wakeups:' .. lane, user)
-  if not routes_are_held() then return end
   for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
     redis.call('ZREM', waiting_key(name), 'u' .. lane .. ' ' .. user)
   end
@@ -68,12 +67,11 @@ local function begin_anew(now, id, key, origin, job, another)
 end
 
 -- lives_for: turns RQ's `ttl` into an expiry like others, as RQ's would delete the job's hash with all its fields.
--- Returns µs, or nil.
-local function lives_for(key, ttl)
-  local left, said = redis.call('PTTL', key), number(ttl)
+-- Returns µs, or false.
+local function lives_for(key)
+  local left = redis.call('PTTL', key)
   redis.call('PERSIST', key)
-  if left < 0 then return nil end
-  return math.min(left * 1000, said and said > 0 and said * 1000000 or math.huge)
+  return left >= 0 and left * 1000
 end
 
 -- first_time: writes the fields that are written once for a job. Returns its order and its deadline in µs. A producer
@@ -133,7 +131,7 @@ end
 -- whether it was another call.
 local function begin(now, job, from)
   local another = from and job.status == 'queued' and is_another(job.created, job.seen)
-  local lasts = from and job.ttl and lives_for(job.key, job.ttl)
+  local lasts = from and job.ttl and lives_for(job.key)
   if job.outcome or another then
     begin_anew(now, job.id, job.key, job.origin, job, another)
     job.order, job.deadline, job.noted = nil, nil, nil

@@ -1,5 +1,5 @@
---! on_demand MAX_LINES LONGEST_PART part_of part_wake_up set_part_wake_ups look_again
---! needs backlogs_key lanes_of note_due read_backlogs text wake_ups_due
+--! on_demand MAX_LINES LONGEST_PART part_of part_wake_up look_again
+--! needs backlogs_key lanes_of note_due read_backlogs text
 -- If a user has very many backlogs, a visit looks at a part of them only, or it would block Redis. The most urgent
 -- lanes, as far as all their backlogs fit into half a part, are in each part; the other backlogs take turns.
 --   #part  in @backlogs:{user}: '<how many backlogs were passed> <the first µs at which a head of these may go, or ->';
@@ -46,13 +46,6 @@ local function part_wake_up(user, whole, now, user_next, least)
   if passed >= whole.rest then at, passed, least = math.max(at, least), 0, math.huge end
   redis.call('HSET', backlogs_key(user), '#part', text(passed) .. ' ' .. (least < math.huge and text(least) or '-'))
   return math.min(at, now + LONGEST_PART)
-end
-
-local function set_part_wake_ups(user, lanes, at)
-  for lane in pairs(lanes) do
-    redis.call('ZADD', '@wakeups:' .. lane, text(at), user)
-    wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
-  end
 end
 
 -- look_again: makes a user due now, as the wait may be over. A user who waits for a route has no wake-up, and waits on.

@@ -116,7 +116,6 @@ end
 -- all backlogs have left.
 local function set_all_wake_ups(look, user, lanes, kept)
   local wake_ups, whole, now = set_wake_ups(user.name, user.backlogs, look.now, user.turn, kept), user.whole, look.now
-  if whole and not next(whole.lanes) then whole, user.whole = nil, nil end
   if whole then
     local least = user.sends > 0 and now or math.huge
     for _, backlog in ipairs(user.backlogs) do

@@ -1,7 +1,7 @@
---! on_demand sign_of why_of set_wake_up set_wake_ups set_user_wake_ups
+--! on_demand sign_of why_of set_wake_up set_part_wake_ups set_wake_ups set_user_wake_ups
 --! needs backlog_key backlogs_key CLOSED closed_backlogs history idle_leaders is_closed is_dropped
 --! needs job_key LANES lanes_of LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
---! needs read_backlogs rules_read seconds serves set_part_wake_ups text waits wake_ups_due
+--! needs read_backlogs rules_read seconds serves text waits wake_ups_due
 -- Wake-ups: when a user with waiting jobs is looked at again.
 -- expect: writes until when a job waits for RQ's tools, and the reason into its history. Returns its deadline in µs, or
 -- nil.
@@ -65,6 +65,10 @@ end
 local function set_at(user, lane, at)
   redis.call('ZADD', '@wakeups:' .. lane, text(at), user)
   wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
+end
+
+local function set_part_wake_ups(user, lanes, at)
+  for lane in pairs(lanes) do set_at(user, lane, at) end
 end
 
 -- set_wake_up: sets a user's wake-up in a lane, for a head that waits for its rules alone.

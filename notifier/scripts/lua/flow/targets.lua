@@ -26,9 +26,8 @@ local plans = {}
 -- route, by}, needs: of *needs_of*, limited: whether one is b or c}.
 local function plan_of(targets, app)
   local sign = string.match(targets, '^[^|]*')
-  local of_app = plans[app or ''] or {}
-  if of_app[sign] then return of_app[sign] end
-  plans[app or ''] = of_app
+  local key = (app or '') .. ' ' .. sign
+  if plans[key] then return plans[key] end
   local plan = {of = {}, limited = false}
   local own, rest = string.match(sign, '^(%S+)(.*)$')
   if own and own ~= '-' then app = own end
@@ -39,7 +38,7 @@ local function plan_of(targets, app)
     plan.limited = plan.limited or kind ~= 'n'
   end
   plan.needs = needs_of(plan.of)
-  of_app[sign] = plan
+  plans[key] = plan
   return plan
 end
 

@@ -58,14 +58,11 @@ end
 
 -- write: adds the record of a job that ended. told: {user, category, noted, handed}.
 function history.write(now, id, outcome, detail, told)
-  if history.now ~= now then
-    local period = math.floor(now / 1000 / history.keep)
-    history.now, history.stamp = now, text(now) .. '\n'
-    history.turn, history.left = '}:' .. period % 2, (period + 2) * history.keep - math.floor(now / 1000)
-  end
-  local key = '@history:{' .. told.user .. history.turn
-  local n = redis.call('RPUSH', key, history.stamp .. (told.noted or '') .. '\n' .. outcome .. '\n' .. told.category
+  local ms = math.floor(now / 1000)
+  local period = math.floor(ms / history.keep)
+  local key = '@history:{' .. told.user .. '}:' .. period % 2
+  local n = redis.call('RPUSH', key, text(now) .. '\n' .. (told.noted or '') .. '\n' .. outcome .. '\n' .. told.category
     .. '\n' .. (told.handed or '') .. history.by .. detail .. '\n' .. id)
-  if n == 1 then redis.call('PEXPIRE', key, text(history.left)) end
+  if n == 1 then redis.call('PEXPIRE', key, text((period + 2) * history.keep - ms)) end
   if n > history.max and n % TRIM_EVERY == 0 then redis.call('LTRIM', key, -history.max, -1) end
 end

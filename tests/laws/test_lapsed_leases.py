@@ -187,6 +187,23 @@ def test_what_a_dead_worker_was_not_to_send_holds_nobody_back(
     assert [each.job_id for each in f.lease()] == [*behind, "dropped"][:1]
 
 
+@pytest.mark.parametrize("is_pulled", [True, False])
+def test_what_is_enqueued_again_as_its_worker_dies_ends_twice(fleet: Callable[..., Fleet], *, is_pulled: bool) -> None:
+    """Law 2: the first use of the id ends as superseded, and the second goes, whether its queue was looked at or not."""
+    f = fleet(GAP, categories={"a": Category("a", when_blocked="drop")})
+    f.send("first")
+    assert f.settle(f.lease("dead")[0], "dead")
+    f.send("again")
+    assert [each.dropped for each in f.lease("dead")] == ["user gap 50s"]
+    f.redis.hset("rq:job:again", mapping={"status": "queued", "created_at": "later"})
+    f.redis.rpush("rq:queue:default", "again")
+    if is_pulled:
+        assert f.lease() == []
+    f.let_pass(10.1)
+    assert [each.job_id for each in f.lease()] == ["again"]
+    assert f.redis.hget("notifier:stats", "superseded") == b"1"
+
+
 def test_nor_does_it_where_all_users_share_a_pace(fleet: Callable[..., Fleet]) -> None:
     """As for one user, so for the pace of a category."""
     f = fleet(categories={"a": Category("a", overall=Window(2, interval_us=S))})

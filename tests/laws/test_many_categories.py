@@ -51,7 +51,7 @@ class Waiting:
         while enter(redis, worker, calls.Room(500), *policies.categories).taken:
             pass
         self.sent: list[tuple[int, str]] = []
-        self.looks = 0
+        self.looks, self.lanes = 0, LANES
 
     def counted(self, call: Call[Any]) -> Any:
         """Run a call, which must not run more commands than a batch is worth."""
@@ -62,7 +62,7 @@ class Waiting:
         return reply
 
     def look(self) -> calls.Pulled:
-        worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(self.now))
+        worker = calls.Worker(name="w", lanes=self.lanes, lease_us=30 * S, clock=str(self.now))
         pulled: calls.Pulled = self.counted(calls.pull(worker, calls.Room(BATCH), self.rules))
         leased = pulled.leased
         self.looks += bool(leased or pulled.idle)
@@ -111,6 +111,16 @@ def test_all_of_them_go_each_at_its_time(redis: Redis) -> None:
     assert waiting.looks <= 1.2 * 120
     urgent = [n for n, (_, job_id) in enumerate(waiting.sent) if job_id in {"c0-0", "c1-0", "c2-0"}]
     assert max(urgent) <= 3
+
+
+def test_a_worker_of_one_lane_leaves_the_others(redis: Redis) -> None:
+    """The parts that it looks at are of its lane; and what is in the other one goes to who serves that."""
+    waiting = Waiting(redis, configured(120, Policy(), Policy(gap_us=S)))
+    waiting.lanes = ("bulk",)
+    waiting.drain(117)
+    assert not {job_id for _, job_id in waiting.sent} & {"c0-0", "c1-0", "c2-0"}
+    waiting.lanes = ("urgent",)
+    waiting.drain(120)
 
 
 def test_what_its_own_rules_hold_back_goes_when_they_open(redis: Redis) -> None:

@@ -139,6 +139,23 @@ def test_rqs_own_cancel_counts_wherever_it_waits(world: World, where: str) -> No
     world.all_right()
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_sweep_ends_nothing_twice(world: World, *, is_ours: bool) -> None:
+    """What has lapsed in RQ's registry is left as it ended: a notification that was cancelled, or a job of RQ's own."""
+    if is_ours:
+        world.plain("slow", "job")
+        assert world.producer.cancel("job") == "cancelled"
+    else:
+        queue(world.redis, "default").enqueue("time.sleep", 0, job_id="job")
+        world.job("job").cancel()
+    before = world.redis.hgetall("rq:job:job")
+    world.redis.zadd("rq:canceled:default", {"job": 0})
+    assert world.sweep() == 0
+    assert world.redis.hgetall("rq:job:job") == before
+    assert world.counted("cancelled") == is_ours
+    assert world.redis.zscore("rq:canceled:default", "job") > 0
+
+
 def test_nobody_is_told_to_wait_for_what_rq_deleted(world: World) -> None:
     """It stands in its backlog until its place comes, and takes nobody's turn then."""
     for job_id in ("first", "second", "third"):

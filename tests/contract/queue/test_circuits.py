@@ -61,6 +61,16 @@ def test_workers_that_have_gone_are_forgotten(told: Told) -> None:
     assert told.tell("w", "down") == "opened"
 
 
+def test_only_a_person_ends_a_pause(told: Told) -> None:
+    """What was under way when the route was stopped may still fail or arrive; and nobody resumes an open circuit."""
+    assert told.tell("anna", "pause") == "paused"
+    assert [told.tell("w", seen) for seen in ("down", "up", "next", "retry")] == [""] * 4
+    assert told.redis.hget("notifier:route:apns", "state") == b"paused"
+    assert [told.tell("anna", "resume") for _ in range(2)] == ["resumed", ""]
+    assert [told.tell(*both) for both in (("w", "down"), ("anna", "resume"))] == ["opened", ""]
+    assert told.redis.hget("notifier:route:apns", "state") == b"open"
+
+
 def test_one_that_had_no_trouble_probes_first(told: Told) -> None:
     """Who failed waits its second; who did not may try after a fifth of one."""
     told.tell("w", "down")

@@ -70,6 +70,7 @@ _FORBIDDEN: Final = re.compile(
 _UNKNOWN: Final = re.compile(r"(?i)unknown (?:redis )?command(?: ['`]([\w|-]+))?")
 _UNAUTHENTICATED: Final = "unauthenticated"  # a word of Redis's answer to a long command without a password
 _CONNECTING: Final = re.compile(r"Error (?:-?\d+ )?connecting to (\S+)\. ")
+_NUMBER: Final = re.compile(r"Error (\d+) connecting to \S+\. (?!.*SSL)")  # TLS has numbers of its own
 # Errors of a Redis that answers but cannot serve a call now: out of memory, failing over, unable to persist, busy. Some
 # have a class in redis-py (`WORDS`). The others, and errors inside scripts of Redis 6.2, are known by a word.
 REFUSALS: Final = {
@@ -379,12 +380,14 @@ def _why(error: redis.exceptions.RedisError) -> str:
 
 def _system_error(error: BaseException) -> str:
     """Return the operating system's reason, as redis-py's own text repeats the address."""
-    cause = error.__cause__ or error.__context__
-    if isinstance(cause, redis.exceptions.RedisError):  # asyncio wraps its own, and a second try has a first
-        return _system_error(cause)
+    cause: BaseException | None = error
+    while isinstance(cause, redis.exceptions.RedisError):  # asyncio wraps its own, and a second try has a first
+        cause = cause.__cause__ or cause.__context__
     if isinstance(cause, ssl.SSLError):  # its numbers are no errno
         return cause.strerror or str(cause)
     if isinstance(cause, OSError) and cause.strerror:
         number = cause.errno or 0
         return os.strerror(number) if number > 0 else cause.strerror  # asyncio puts its own text into strerror
+    if found := _NUMBER.match(str(error)):  # in asyncio, an error of a second try loses the system's
+        return os.strerror(int(found[1]))
     return "the connection failed" if cause is None else type(cause).__name__

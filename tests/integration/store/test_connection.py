@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -371,6 +371,25 @@ def test_an_address_is_where_and_nothing_else(url: str, where: str) -> None:
     """What is shown of a client is host and port, or the socket's path."""
     with closing(connect(named(url))) as client:
         assert address(client) == where
+
+
+def test_a_redis_that_has_gone_is_told_by_who_was_connected() -> None:
+    """In the system's word: the second try of an asyncio client loses the system's error."""
+
+    async def ask(client: Any, running: ExitStack) -> None:
+        async with client:
+            await client.ping()
+            running.close()
+            (connection,) = client.connection_pool._available_connections
+            assert await connection._reader.read() == b"", "it has heard of the end"
+            await client.ping()
+
+    with ExitStack() as running:
+        server = running.enter_context(EmbeddedRedis())
+        client = async_of(RedisSettings(url=server.url))
+        with pytest.raises(redis.exceptions.ConnectionError) as refused:
+            asyncio.run(ask(client, running))
+    assert str(unusable(refused.value)) == f"Redis does not answer at 127.0.0.1:{server.port}: Connection refused"
 
 
 def test_a_closed_asyncio_client_leaves_no_connection(server: EmbeddedRedis) -> None:

@@ -149,7 +149,7 @@ def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
         if each["refuses"]:
             refusing[each["refuses"].partition("\n")[0]].append(each["name"])
     for why, names in refusing.items():
-        says = f"by {', '.join(names)}, which keeps the last ones: {why}"
+        says = f"by {', '.join(names)}; the last ones stay in force: {why}"
         yield Problem("warning", "Rates refused", says, "rates-refused")
     if unserved := now["unserved"]:
         says = f"no worker serves partition {ranges(unserved)}, so nothing is sent to its users"

@@ -164,7 +164,7 @@ def test_rates_that_are_refused_are_said_once() -> None:
         replace(WELL, name="w2", refuses=f"{why}\nand more"),
         replace(WELL, name="w3"),
     ]
-    assert said(now(workers=workers)) == [f"Rates refused: by w1, w2, which keeps the last ones: {why}"]
+    assert said(now(workers=workers)) == [f"Rates refused: by w1, w2; the last ones stay in force: {why}"]
 
 
 def live(**fields: Any) -> Any:

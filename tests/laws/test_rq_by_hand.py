@@ -171,6 +171,18 @@ def test_nobody_is_told_to_wait_for_what_rq_deleted(world: World) -> None:
     assert [standing.not_before for standing in inspection.backlog()] == ["deleted by RQ's tools", ""]
 
 
+def test_a_send_ends_though_rq_deleted_what_its_user_waits_with(world: World) -> None:
+    """The user's next look is timed by the head of the backlog, of which nothing is left."""
+    world.plain("slow", "first")
+    leased = world.lease()
+    world.plain("slow", "second")
+    enter(world.redis, calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9))
+    world.job("second").delete()
+    world.settle(leased, "delivered")
+    assert world.state("first") == "delivered"
+    assert world.redis.zcard("rq:scheduled:default") == 0
+
+
 def test_who_stands_behind_what_rq_deleted_does_not_wait_for_its_route(world: World) -> None:
     """RQ's delete tells nobody, and who waits for a route has no wake-up: workers look for such heads."""
     run(world.redis, pause("fcm", "me", "", 0))

@@ -16,14 +16,15 @@ local function new_backlog(rules, user, category, lane, why)
     bypass = of.bypass, drops = of.drops, cost = of.cost or 1, why = why}
 end
 
--- read_backlogs: the fields of @backlogs:{user}: {category, lane, …} of the backlogs; the other fields by their names,
--- which begin with '#'; and whether some are of orphans, '#o'.
+local HASH, O = ('#o'):byte(1, 2) -- fields that are no categories begin with '#', those of orphans with '#o'
+-- read_backlogs: the fields of @backlogs:{user}: {category, lane, …} of the backlogs; the other fields by their names;
+-- and whether some are of orphans.
 local function read_backlogs(user)
   local fields, found, beside, some_orphans = redis.call('HGETALL', backlogs_key(user)), {}, {}, false
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
-    if name:sub(1, 1) == '#' then
-      beside[name], some_orphans = value, some_orphans or name:sub(2, 2) == 'o'
+    if name:byte() == HASH then
+      beside[name], some_orphans = value, some_orphans or name:byte(2) == O
     else found[#found + 1], found[#found + 2] = name, value end
   end
   return found, beside, some_orphans

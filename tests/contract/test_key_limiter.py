@@ -792,6 +792,20 @@ def test_what_is_given_back_makes_no_bucket_emptier(subject: Subject, cost: int)
     assert subject.limiter.peek("k", rates).time_left_us <= before
 
 
+@WITHOUT_ASYNCIO
+def test_large_costs_stay_exact(subject: Subject) -> None:
+    """Though all that was ever counted of a key is more than a float holds exactly."""
+    limiter, most = subject.limiter, 10**12
+    for _ in range(9_200):
+        limiter.penalize("k", f"{most}/10s", cost=most - 1)
+        subject.advance(1_000)
+    subject.advance(10 * S)
+    for _ in range(100):
+        assert limiter.acquire("k", f"{most}/10s", cost=most // 100 - 1)
+        subject.advance(1_000)
+    assert limiter.peek("k", f"{most}/10s").remaining == 100
+
+
 def test_days_and_months_by_the_calendar(subject: Subject) -> None:
     """A day begins at midnight of the zone, a month on its first; who waits gets the first moment that is free."""
     limiter = subject.make("calendar", zone="Europe/Berlin")

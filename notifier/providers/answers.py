@@ -64,7 +64,7 @@ class Table:
             asked_us = retry_after_us(header("retry-after"), header("date"))
             least_us = self.least_us.get(status, self.least_us.get(status // 100, 0))
             wait_us = max(wait_us if asked_us is None else asked_us, least_us)
-        return Answer(outcome, status or None, reason, wait_us)
+        return Answer(outcome, status, reason, wait_us)
 
 
 def unsendable(error: InvalidNotificationError | ValueError) -> Answer:

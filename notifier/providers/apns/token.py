@@ -175,8 +175,8 @@ class ProviderToken:
         return await self._store.offer(self._name, kept.sealed, sealed, kept.now_us)
 
     def _open(self, kept: Kept) -> bytes:
-        if not kept.sealed or kept.sealed == self._sealed:
-            return self._authorization if kept.sealed else b""
+        if not kept.sealed:
+            return b""
         try:
             opened = self._seal.decrypt(kept.sealed[:NONCE_BYTES], kept.sealed[NONCE_BYTES:], self._name.encode())
         except (InvalidTag, ValueError):

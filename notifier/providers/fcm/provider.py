@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from pyfcm import FCMNotification
 
@@ -67,7 +67,3 @@ class _Messages(FCMNotification):
     def json_dumps(self, data: Any) -> bytes:
         """Write as pyfcm does, without making an encoder for each message."""
         return to_json(data).encode()
-
-    @property
-    def requests_session(self) -> NoReturn:
-        raise NotImplementedError("sends go over FcmProvider's own session")

@@ -40,8 +40,7 @@ class PooledProvider(ABC):
         return self._origin
 
     async def probe(self, device: Device) -> bool:
-        origin = self.service(device)
-        return not origin or await http1_lives(origin, self._pool.tls, self._timeout_s)
+        return await http1_lives(self.service(device), self._pool.tls, self._timeout_s)
 
     async def close(self) -> None:
         await self._pool.close()

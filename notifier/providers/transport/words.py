@@ -7,9 +7,9 @@ import ssl
 from urllib.parse import urlsplit
 
 
-def unreachable_words(error: BaseException, host: str, port: int | None) -> str:
+def unreachable_words(error: BaseException, host: str, port: int) -> str:
     """Say what went wrong on the way to a host, such as 'connection refused at localhost:8443'."""
-    place = host if port is None else f"{host}:{port}"
+    place = f"{host}:{port}"
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error  # aiohttp's
     if isinstance(inner, ssl.SSLCertVerificationError):
         return f"the certificate of {place} is not believed: {inner.verify_message}"
@@ -26,4 +26,4 @@ def unreachable_words(error: BaseException, host: str, port: int | None) -> str:
 def origin_words(error: BaseException, origin: str) -> str:
     """As `unreachable_words`, for an origin such as https://fcm.googleapis.com."""
     url = urlsplit(origin)
-    return unreachable_words(error, url.hostname or origin, url.port or (443 if url.scheme == "https" else None))
+    return unreachable_words(error, url.hostname or "", url.port or 443)

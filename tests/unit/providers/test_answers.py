@@ -44,7 +44,6 @@ def http_date(moment: datetime) -> str:
         (500, "", "0", Answer(Outcome.UNKNOWN, 500, "", 4 * SECOND_US)),
         (503, "", "0", Answer(Outcome.UNKNOWN, 503, "", 6 * SECOND_US)),
         (301, "", "", Answer(Outcome.UNKNOWN, 301, "", 7 * SECOND_US)),
-        (0, "", "", Answer(Outcome.UNKNOWN, None, "", 7 * SECOND_US)),
     ],
 )
 def test_a_table_is_read_from_the_special_to_the_general(status: int, reason: str, asked: str, answer: Answer) -> None:
@@ -105,7 +104,7 @@ def test_only_a_single_word_is_a_reason() -> None:
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
 def test_every_answer_has_a_meaning(table: Table) -> None:
     """Whatever the status and reason, the answer is one of the outcomes, and one that is tried again says when."""
-    for status in (0, *range(100, 1000)):
+    for status in range(100, 1000):
         for reason in ("", "NeverHeardOf"):
             answer = table.read(status, reason, lambda _: "")
             assert answer.outcome is not Outcome.DEAD_TOKEN

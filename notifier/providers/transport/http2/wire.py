@@ -110,7 +110,7 @@ class Wire(asyncio.Protocol):
     def protocol(self) -> str | None:
         assert self._transport is not None
         tls = self._transport.get_extra_info("ssl_object")
-        return cast("str | None", tls.selected_alpn_protocol()) if tls else None
+        return cast("str | None", tls.selected_alpn_protocol())
 
     @property
     def open(self) -> bool:
@@ -255,8 +255,8 @@ class Wire(asyncio.Protocol):
         self.say(event, level=level, **fields)
         self.flush()
         self._leaving = True
-        if self._transport is not None:
-            self._transport.abort()  # the last frame may still leave
+        assert self._transport is not None
+        self._transport.abort()  # the last frame may still leave
 
     def pause_writing(self) -> None:
         """Start nothing more: the socket is full."""
@@ -280,8 +280,7 @@ class Wire(asyncio.Protocol):
             self.reads.end()
             self.on_lost()
         finally:
-            if not self.ended.done():
-                self.ended.set_result(None)
+            self.ended.set_result(None)
 
     def _hand_on(self, event: Event) -> None:
         match event:

@@ -294,10 +294,10 @@ async def test_a_fresh_token_refused_by_fcm_is_a_fault(rig: Callable[..., Any]) 
 async def test_a_message_that_fcm_always_answers_401_stops_no_other(rig: Callable[..., Any], begins: str) -> None:
     """Its first refusal may be the token's fault. Where others get through, the next is its own; one fetch does."""
     own, taken = Outcome.FAULT, Outcome.DELIVERED
-    told = {"bad": [own, taken] * 3, "good": [taken, Outcome.UNSENT] + [taken, own] * 2}
+    told = {"bad": [own, taken, taken] * 3, "good": [taken, taken, Outcome.UNSENT] + [taken, taken, own] * 2}
     async with rig({TOKEN: [Reply(401, "UNAUTHENTICATED")]}) as r:
         for n, outcome in enumerate(told[begins]):
-            is_bad = (n % 2 == 0) is (begins == "bad")
+            is_bad = n % 3 == {"bad": 0, "good": 2}[begins]
             assert (await r.provider.send(dispatch(TOKEN if is_bad else f"{TOKEN}{n}"))).outcome is outcome
         assert r.simulator.token_fetches == 1
 

@@ -60,8 +60,6 @@ def check_text(name: str, value: object, limit: int) -> str:
 
 def check_unicode(name: str, text: str) -> None:
     """Refuse text that UTF-8 cannot carry, such as half of a surrogate pair: no request can carry it."""
-    if text.isascii():
-        return
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -72,8 +70,7 @@ def check_mapping(name: str, value: object) -> None:
     """Refuse a value that is no JSON object, or has a value in it that JSON cannot carry."""
     if not is_mapping(value):
         raise InvalidNotificationError(name, f"must be a mapping, is {type(value).__name__}")
-    if value:
-        _check_json(name, dict(cast("Mapping[str, Any]", value)))
+    _check_json(name, dict(cast("Mapping[str, Any]", value)))
 
 
 def _check_json(path: str, value: Any, depth: int = 0) -> None:

@@ -261,8 +261,6 @@ def check_user(user: object) -> str:
 
 
 def _check_tags(tags: object) -> None:
-    if isinstance(tags, tuple) and not tags:
-        return
     if not isinstance(tags, list | tuple):
         raise InvalidNotificationError("tags", f"give a list of texts, not {type(tags).__name__}")
     if len(tags) > MAX_TAGS:
@@ -283,8 +281,7 @@ def _check_zone(zone: object) -> None:
 def check_name(field: str, value: object) -> None:
     """Refuse a value that cannot be the name of a category or of an app."""
     if not is_text(value) or not NAME_FORM.fullmatch(value):
-        what = "an app" if field == "app" else "a category"
-        raise InvalidNotificationError(field, f"{shown(value)} is not a name of {what}")
+        raise InvalidNotificationError(field, f"{shown(value)} is not a name of small letters, digits, _ and -")
 
 
 def _check_send_at(at: object) -> None:

@@ -56,6 +56,16 @@ def test_what_a_worker_ended(redis: Redis, word: str) -> None:
     assert accepted(worker, replace(score("second"), dedupe="key")) == ("second" if word == "expired" else "first")
 
 
+@pytest.mark.parametrize("field", ["push_sent", "push_crashes"])
+def test_what_may_have_reached_its_user_keeps_its_key(redis: Redis, field: str) -> None:
+    """It was sent to some effect, or a worker died with it: whoever repeats the call gets this one."""
+    worker = Worker(redis, rules=RULES)
+    accepted(worker, replace(score("first"), dedupe="key"))
+    redis.hset("rq:job:first", field, "1")
+    assert run(redis, backlogs.cancel(["first"], Retention(S), clock=str(worker.now))) == ["cancelled"]
+    assert accepted(worker, replace(score("second"), dedupe="key")) == "first"
+
+
 def test_what_was_cancelled(redis: Redis) -> None:
     """However short what has ended is kept; and a key that another has by now stays the other's."""
     worker = Worker(redis, rules=RULES)

@@ -183,6 +183,21 @@ def test_a_send_ends_though_rq_deleted_what_its_user_waits_with(world: World) ->
     assert world.redis.zcard("rq:scheduled:default") == 0
 
 
+def test_nobody_takes_the_place_of_what_rq_deleted(world: World) -> None:
+    """The next one with its collapse id waits in its own place, and supersedes nothing."""
+    meta = {"category": "latest", "collapse_id": "score"}
+    world.plain("slow", "first", meta=meta)
+    world.settle(world.lease(), "delivered")
+    world.plain("slow", "second", meta=meta)
+    world.work()
+    world.job("second").delete()
+    world.plain("slow", "third", meta=meta)
+    world.work()
+    assert world.state("third") == "waiting"
+    assert world.counted("superseded") == 0
+    assert world.redis.hget("rq:job:third", "push_count") is None
+
+
 def test_who_stands_behind_what_rq_deleted_does_not_wait_for_its_route(world: World) -> None:
     """RQ's delete tells nobody, and who waits for a route has no wake-up: workers look for such heads."""
     run(world.redis, pause("fcm", "me", "", 0))

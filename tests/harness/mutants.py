@@ -33,6 +33,7 @@ BACKLOGS = "property/test_backlogs.py::test_every_schedule_ends_well"
 WAKE_UPS = "property/test_backlogs.py::test_wake_ups_open_at_the_first_moment_the_rules_admit"
 ROUTES = "property/test_routes.py::test_whatever_is_held_nothing_is_lost"
 DEVICES = "property/test_routes.py::test_no_device_gets_more_than_its_provider_admits"
+SHARED = "property/test_routes.py::test_who_shares_a_device_does_not_wait_for_a_lease_of_another"
 FULL = "property/test_max_waiting.py::test_no_more_wait_than_may"
 DIGEST = "property/test_digest.py::test_every_digest_ends_well"
 KINDS = "property/test_kinds.py::test_no_user_is_ever_burst_by_what_waits"
@@ -157,7 +158,7 @@ MUTANTS = (
     Mutant(
         "settling sets no wake-up",
         "settle",
-        "set_user_wake_ups(rules, user, policy, now)",
+        "set_user_wake_ups(look, user, index, by_devices[user])",
         "local _ = set_user_wake_ups",
         WAKE_UPS,
     ),
@@ -387,9 +388,16 @@ MUTANTS = (
     Mutant(
         "a device's limit is ignored",
         "limits",
-        "if policy then free = next_for(",
-        "if false then free = next_for(",
+        "local opens, rule = next_for(key, policy, 1)",
+        "local opens, rule = 0, -1",
         DEVICES,
+    ),
+    Mutant(
+        "a device waits for a lease of another user",
+        "limits",
+        "math.min(opens, now + (policy.windows[2 * rule] or policy.gap))",
+        "opens",
+        SHARED,
     ),
     Mutant(
         "a device waits for what never came",

@@ -202,13 +202,16 @@ class Routed(World):
         return limits.background if ":b:" in target else Policy()
 
     def _device(self, target: str, user: str, category: str) -> int:
-        """The first µs at which one more may go to a device."""
+        """The first µs at which one more may go to a device, if what is in flight to it is settled now."""
         platform, _, device = target.split(":")
         burst = self.policies.limits_of(platform).collapsible
         policy = self._policy(target, user, category)
-        at = self.devices[device].opens(policy)[0] if device in self.devices else 0
+        at, rule = self.devices[device].opens(policy) if device in self.devices else (0, None)
+        if isinstance(rule, Window):
+            at = min(at, self.now + rule.interval_us)
         if ":c:" in target and burst is not None and device in self.full:
-            at = max(at, self.full[device] - (burst.limit - 1) * burst.every_us)
+            full_us = self.full[device] - (burst.limit - 1) * burst.every_us
+            at = max(at, min(full_us, self.now + burst.every_us))
         return at
 
     def check_wait(self, user: str, category: str, job_id: str, at_us: int) -> None:
@@ -587,6 +590,43 @@ def test_a_background_push_waits_for_no_other_device_behind_an_alert(redis: Redi
         assert world.pull().next_us == due_us
         world.now = due_us or world.now
     world.check()
+
+
+ONE_A_MINUTE = {
+    "fcm:n:one": {"fcm": PlatformLimits(device=Policy((Window(1, interval_us=M),)))},
+    "fcm:c:one": {"fcm": PlatformLimits(collapsible=Burst(1, every_us=M))},
+    "apns:b:one": {"apns": PlatformLimits(background=Policy((Window(1, interval_us=M),)))},
+}
+
+
+@pytest.mark.parametrize("target", ONE_A_MINUTE)
+def test_a_settlement_sets_the_wait_for_a_device(redis: Redis, target: str) -> None:
+    """Law 3: where the user's rules open before the device does, nobody looks in vain between two sends."""
+    world = Routed(redis, Policies(Policy(gap_us=2 * S), limits=ONE_A_MINUTE[target]))
+    for _ in range(5):
+        world.enqueue("ann", "chat", "urgent", targets=written([target]))
+    while due_us := world.pull().next_us:
+        while world.flights:
+            settle(world, 0, "up", early=False)
+            due_us = world.now
+        world.check()
+        world.now = due_us
+    assert world.ended["delivered"] == 5
+    assert world.now == START + 4 * M
+    # A visit lets all background pushes step behind alerts.
+    assert world.seen["looks"] == (":b:" in target)
+
+
+@pytest.mark.parametrize("target", ONE_A_MINUTE)
+def test_who_shares_a_device_does_not_wait_for_a_lease_of_another(redis: Redis, target: str) -> None:
+    """Law 3: two users of one phone; what is in flight to it may be settled at once, and only its own user is told."""
+    world = Routed(redis, Policies(limits=ONE_A_MINUTE[target]))
+    for user in USERS:
+        world.enqueue(user, "chat", "urgent", targets=written([target]))
+    assert world.round() == 1
+    settle(world, 0, "up", early=False)
+    world.now += M
+    assert world.round() == 1
 
 
 @pytest.mark.parametrize("held", ["device", "route"])

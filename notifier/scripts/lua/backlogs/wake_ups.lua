@@ -1,5 +1,5 @@
 --! on_demand sign_of why_of set_wake_up set_part_wake_ups set_wake_ups set_user_wake_ups
---! needs backlog_key backlogs_key CLOSED closed_backlogs history idle_leaders is_closed is_dropped
+--! needs await_devices backlog_key backlogs_key CLOSED closed_backlogs history idle_leaders is_closed is_dropped
 --! needs job_key LANES lanes_of LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
 --! needs read_backlogs rules_read seconds serves text waits wake_ups_due
 -- Wake-ups: when a user with waiting jobs is looked at again.
@@ -102,17 +102,18 @@ local function set_wake_ups(user, backlogs, now, turn, kept)
   return wake_ups
 end
 
--- set_user_wake_ups: sets the wake-ups of a user who may have waiting jobs. policy: the user's, or false if a worker
--- has to write it first.
-local function set_user_wake_ups(rules, name, policy, now)
+-- set_user_wake_ups: sets the wake-ups of a user who may have waiting jobs. look: of *settle*. index: of the user's
+-- policy in the rules, or false if a worker has to write it first. by_devices: whether limits of devices may decide.
+local function set_user_wake_ups(look, name, index, by_devices)
+  local rules, now = look.rules, look.now
   local found, fields, some_orphans = read_backlogs(name)
   if not (found[1] or next(fields)) then return end
-  if not policy then return set_part_wake_ups(name, lanes_of(found), now) end -- *pull* tells a worker
-  local user, closed = new_user(name, policy), some_orphans and closed_backlogs(name, fields)
+  if not index then return set_part_wake_ups(name, lanes_of(found), now) end -- *pull* tells a worker
+  local user, closed = new_user(name, rules.users[index + 1], index), some_orphans and closed_backlogs(name, fields)
   user.backlogs = {}
   if not (found[1] or closed) then redis.call('DEL', backlogs_key(name)) end
   if #found > 2 * MAX_LINES then -- a visit looks at one part of them
-    local opens = rules.bypasses and 0 or next_for(user.sent, policy, 1)
+    local opens = rules.bypasses and 0 or next_for(user.sent, user.policy, 1)
     return set_part_wake_ups(name, lanes_of(found), math.min(math.max(now, opens), now + LONGEST_PART))
   end
   for i = 1, #found, 2 do
@@ -121,6 +122,7 @@ local function set_user_wake_ups(rules, name, policy, now)
     if head then
       local backlog = new_backlog(rules, user, category, found[i + 1], waits.why_in(fields, category))
       backlog.head = head
+      if by_devices then await_devices(look, user, backlog, fields['#lowered']) end
       backlog.at = opens_at(rules, user, backlog, now) or now -- *pull* tells a worker of a missing zone
       if backlog.at > now and is_dropped(backlog) then backlog.at = now end
       backlog.elsewhere = is_closed(closed, category, backlog.bypass)

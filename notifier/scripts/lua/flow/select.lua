@@ -17,7 +17,7 @@
 --   head, order, more             the next job, its order (see *order_of*), the job behind it
 --   claim                         see claims.lua
 --   elsewhere                     whether another worker has some of it in flight, or it has an orphan
---   at, by                        when the head may go, and the rule that decides it, see admits_at.lua
+--   at, by, least                 when the head may go, and the rule that decides it, see admits_at.lua
 --   unread, waits_for, refused    why the head may not go, see decide.lua
 --   why                           the reason for which it waits, see waits.lua
 local MAX_RANK = 99 -- the rank of a lane that the caller does not serve

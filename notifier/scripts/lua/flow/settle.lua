@@ -26,6 +26,7 @@ local look = {now = now, now_text = now_text, worker = worker, rules = rules, ea
 ends.read(ARGV[SETTLE.keep])
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
 local reply, touched, totals, numbers = {}, {}, {}, cjson.decode(ARGV[SETTLE.numbers])
+local by_devices = {} -- user -> whether a send of this call was counted for devices
 users_rules.begin(rules)
 local finished = {} -- keys of jobs to be deleted
 local released = {} -- key of a claim -> how many of its jobs are settled
@@ -131,7 +132,8 @@ local function settle(at)
     released[claim] = (released[claim] or 0) + 1
   end
   if job.gone then tell_feedback(look, job.id, user, job.gone) end
-  touched[user] = job.policy ~= UNKNOWN and job.policy
+  touched[user] = job.policy ~= UNKNOWN and job.index
+  if job.counted.devices then by_devices[user] = true end
   return 1
 end
 
@@ -143,7 +145,7 @@ if #finished > 0 then redis.call('DEL', unpack(finished)) end
 local backlogs = {}
 for user in pairs(touched) do backlogs[#backlogs + 1] = backlogs_key(user) end
 local some_wait = #backlogs > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
-for user, policy in pairs(some_wait and touched or {}) do set_user_wake_ups(rules, user, policy, now) end
+for user, index in pairs(some_wait and touched or {}) do set_user_wake_ups(look, user, index, by_devices[user]) end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers)
 note_due(look.earliest)

@@ -1,6 +1,6 @@
---! on_demand counts_devices devices_open spend_devices close_device lacking spend_room project_frees
+--! on_demand await_devices counts_devices devices_open spend_devices close_device lacking spend_room project_frees
 --! exports write_projects
---! needs date_sends device_key next_for record text
+--! needs backlog_key date_sends device_key job_key LOWERED next_for plan_of record targets_of text
 -- Limits that a platform sets; see targets.lua.
 -- In the rule table: a category has its app; limited: true if there is any limit; and by platform
 --   devices      for each policy in users, two policies of a device: for messages under those rules, and for messages
@@ -37,19 +37,37 @@ local function burst_of(rules, target)
   return target.kind == 'c' and rules.collapsible and rules.collapsible[target.platform] or nil
 end
 
--- devices_open: when all these devices have room, and when all have room that get no background push.
+-- devices_open: when all these devices have room, and when all have room that get no background push. It assumes that
+-- sends in flight are settled now: they may be another user's, whose *settle* does not tell this user.
 local function devices_open(look, user, backlog, targets)
-  local rules, at, for_alerts = look.rules, 0, 0
+  local rules, now, at, for_alerts = look.rules, look.now, 0, 0
   for _, target in ipairs(targets) do
     local key, free = device_key(target.device), 0
     local policy, burst = device_policy(rules, user.index, target, backlog.bypass), burst_of(rules, target)
-    if policy then free = next_for(key, policy, 1) end
+    if policy then
+      local opens, rule = next_for(key, policy, 1)
+      free = math.min(opens, now + (policy.windows[2 * rule] or policy.gap))
+    end
     local full = burst and redis.call('GET', key .. ':c')
-    if full then free = math.max(free, full - (burst[1] - 1) * burst[2]) end
+    if full then free = math.max(free, math.min(full - (burst[1] - 1) * burst[2], now + burst[2])) end
     if target.kind ~= 'b' then for_alerts = math.max(for_alerts, free) end
     at = math.max(at, free)
   end
   return at, for_alerts
+end
+
+-- await_devices: sets backlog.least, for *opens_at*, to when the devices of a backlog's head have room. It leaves heads
+-- to the visit that may go in part, by one of several routes, or that *lower* and *raise* may move.
+-- some_lowered: whether the user has lowered jobs.
+local function await_devices(look, user, backlog, some_lowered)
+  local order = some_lowered and redis.call('ZSCORE', backlog_key(user.name, backlog.category), backlog.head)
+  local is_lowered = order and tonumber(order) >= LOWERED / 2
+  if some_lowered and not is_lowered then return end
+  local targets, answered = unpack(redis.call('HMGET', job_key(backlog.head), 'push_targets', 'push_answered'))
+  local plan = targets and plan_of(targets, backlog.of.app)
+  if not plan or plan.needs[2] then return end
+  local at, for_alerts = devices_open(look, user, backlog, targets_of(targets, answered, backlog.of.app))
+  backlog.least = is_lowered and at or for_alerts
 end
 
 -- spend_devices: counts the sends of `permit` to these devices. They may arrive as late as the end of the lease, so a

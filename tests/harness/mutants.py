@@ -67,22 +67,22 @@ MUTANTS = (
     Mutant(
         "the category's rules are ignored",
         "admits_at",
-        "at = math.max(at, own)",
-        "at = math.max(at, 0)",
+        "at = math.max(at, own, least)",
+        "at = math.max(at, least)",
         BACKLOGS,
     ),
     Mutant(
         "the user's rules are ignored",
         "admits_at",
-        "at = math.max(at, own)",
-        "at = own",
+        "at = math.max(at, own, least)",
+        "at = math.max(own, least)",
         BACKLOGS,
     ),
     Mutant(
         "what bypasses is held",
         "admits_at",
-        "if backlog.bypass then return",
-        "if false then return",
+        "if not backlog.bypass then",
+        "if true then",
         BACKLOGS,
     ),
     Mutant(

@@ -104,7 +104,6 @@ class PushWorker(Worker):
         self.queues = [
             self.queue_class(q.name, connection=self.connection, serializer=JSONSerializer) for q in self.queues
         ]
-        self._ordered_queues = self.queues[:]
         self._settings = settings
         self._config = config
         self._providers = providers
@@ -132,7 +131,7 @@ class PushWorker(Worker):
         **kwargs: Any,
     ) -> bool:
         """Work until told to stop; see RQ's `Worker.work`. Exits as `notifier` does if it cannot begin."""
-        del kwargs  # a scheduler is not needed, and lanes have an order of their own
+        del kwargs  # `release_scheduled` does the part of RQ's scheduler, and lanes have an order of their own
         try:
             compat.check_prefix()
             if self._settings is None:
@@ -435,6 +434,3 @@ class PushWorker(Worker):
                 os.kill(horse, sig)
             else:
                 super().kill_horse(sig)
-
-    def _start_scheduler(self, *_: Any, **__: Any) -> None:
-        """Start none: the workers keep the wake-ups, and `ForkedRqJobs.release_scheduled` does RQ's part."""

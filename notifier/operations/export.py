@@ -36,7 +36,7 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
     """
     waiting = {each.job_id: each.expected_at for each in Inspection(redis, policies, user).backlog()}
     with redis_answers():
-        others = [each.job_id for each in exchange(redis, find_waiting(user=user)) if each.job_id not in waiting]
+        others = [job_id for job_id in exchange(redis, find_waiting(user)) if job_id not in waiting]
         routes = exchange(redis, find_routes())
         waiting |= {job_id: _expected_later(redis, job_id, routes) for job_id in others}
         return {

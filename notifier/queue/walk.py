@@ -47,9 +47,6 @@ class Kind:
         )
 
 
-ANY: Final = Kind()
-
-
 class Met(NamedTuple):
     """A notification of the kind."""
 
@@ -126,17 +123,16 @@ class Walk:
         yield from self.meet(met, len(ids))
 
 
-def find_waiting(kind: Kind = ANY, user: str | None = None) -> Exchange[list[Met]]:
-    """Return the waiting notifications of a kind, for one user also those in flight. user: None is all users."""
-    found = dict[str, Met]()
+def find_waiting(user: str) -> Exchange[list[str]]:
+    """Return the ids of a user's waiting notifications, also of those in flight."""
+    found = dict[str, None]()
 
     def meet(met: Sequence[Met], _: int) -> Exchange[None]:
-        found.update((each.job_id, each) for each in met)
+        found.update((each.job_id, None) for each in met)
         return nothing()
 
-    walk = Walk(kind, meet)
-    yield from (walk.of_everybody() if user is None else walk.of_user(user))
-    return [*found.values()]
+    yield from Walk(Kind(), meet).of_user(user)
+    return [*found]
 
 
 def count() -> Exchange[int]:

@@ -21,6 +21,7 @@ from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.store.exchange import exchange
+from tests.contract.queue.test_walk import met
 
 S = 1_000_000
 CATEGORIES = {name: Category(name) for name in ("news", "chat", "other", "default")}
@@ -143,10 +144,9 @@ def test_what_follows_the_lane_before_is_looked_at_wherever_what_waits_is(redis:
     queues.send("bulk", 1, user="bob")
     queues.send("urgent", 40)
     stood = sum(redis.llen(f"rq:queue:{lane}") for lane in LANES)
-    found = {each.job_id for each in exchange(redis, find_waiting(Kind("news")))}
-    assert found == {name for name in queues.accepted if name.startswith("news")} - set(queues.sent)
-    of_ann = {each.job_id for each in exchange(redis, find_waiting(user="ann"))}
-    assert of_ann == set(queues.of("news-ann", queues.accepted))
+    news = {name for name in queues.accepted if name.startswith("news")}
+    assert set(met(redis, Kind("news"))) == news - set(queues.sent)
+    assert set(exchange(redis, find_waiting("ann"))) == set(queues.of("news-ann", queues.accepted))
     assert read_now(redis).queued == stood
 
 

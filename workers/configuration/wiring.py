@@ -53,9 +53,9 @@ def build_providers(
     return {by: make() for by, make in _builders(settings, build, platform).items()}
 
 
-def provider_builders(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Callable[[], Provider]]:
+def provider_builders(settings: Settings) -> list[Callable[[], Provider]]:
     """Return the builders that `build_providers` calls, one for each route; each raises SettingsError by itself."""
-    return list(_builders(settings, Build(environ)).values())
+    return list(_builders(settings, Build(os.environ)).values())
 
 
 def _builders(settings: Settings, build: Build, platform: str | None = None) -> dict[str, Callable[[], Provider]]:

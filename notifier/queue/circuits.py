@@ -93,7 +93,7 @@ class Held:
         """Why it is not working, for people."""
         if self.kind == "paused":
             return f"paused by {self.who or 'somebody'}" + (f": {self.reason}" if self.reason else "")
-        if self.kind == "busy" and self.at_once is not None:
+        if self.at_once is not None:
             return f"its provider serves {self.at_once} at once"
         if self.route.startswith(OVERALL):
             return "as many as overall allows have gone to all users"

@@ -289,7 +289,7 @@ def _read(
 
 
 def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:
-    return Delay(why, what, moment(since_us), max(0, until_us - since_us) / 1e6)
+    return Delay(why, what, moment(since_us), (until_us - since_us) / 1e6)
 
 
 def describe_why(mark: str, category: str) -> tuple[Why, str]:

@@ -316,8 +316,7 @@ class Engine:
             if not mine:
                 self._rq_jobs.drop(settlement.job_id)
                 continue
-            with contextlib.suppress(RedisError):
-                await self.flights.give_up_unproven()
+            await self.flights.give_up_unproven()
             # This job may outlast the leases of those behind it: so they go back, for a free worker to take.
             leased_s = asyncio.get_running_loop().time() - began
             patience_s = min(PATIENCE_S, self._tuning.lease_us / 2e6 - leased_s)

@@ -114,20 +114,18 @@ class Turns:
         """How much room there is beside `taken`; while sends are under way, 0 until a quarter of a batch is free."""
         unbegun, left = self._unbegun(), self.left - taken
         room = min(left, self._batch)
-        if left < self._most and room < min(self._most, self._batch) // 4:
+        if room < min(self._most, self._batch) // 4:
             return 0
         # A pull under way may take all room of a route, or none of it.
         if taken and len(self.capacity.rooms(1, unbegun + taken)) > len(self.capacity.rooms(1, unbegun)):
             return 0
         by_routes = self.capacity.room(unbegun + taken)
-        return max(0, room if by_routes is None else min(room, by_routes))
+        return room if by_routes is None else min(room, by_routes)
 
     def _unbegun(self) -> int:
         return sum(flights.unbegun for flights in self._all)
 
     def _taken(self, by: Flights | None = None) -> int:
         """How much room the pulls under way reserve, but for that of `by`."""
-        if not self._asked:
-            return 0
         latest = asyncio.get_running_loop().time() - LATE_S
         return sum(room for each, (room, at) in self._asked.items() if at > latest and each is not by)

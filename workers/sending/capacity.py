@@ -62,9 +62,8 @@ class RouteLimit:
 
         unbegun: how many other sends are about to begin.
         """
-        begun = self.in_flight + unbegun
-        room = max(0, self.limit - begun)
-        return room if not begun or room >= max(1, self.limit // 4) else 0
+        room = self.limit - self.in_flight - unbegun
+        return room if room >= self.limit // 4 else 0
 
     def begin(self, now: float) -> None:
         if not self.in_flight and now - self._used_at > FORGET_S:

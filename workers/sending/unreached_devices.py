@@ -47,8 +47,7 @@ class UnreachedDevices:
             self._delivered.clear()
             self._noted.clear()
         self._delivered[route] = now
-        if self._probes:
-            self._probes.pop(route, None)
+        self._probes.pop(route, None)
         of, devices = (route, hash(device)), self._devices
         devices.pop(of, None)
         devices[of] = None

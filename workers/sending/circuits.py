@@ -126,8 +126,9 @@ class Circuits:
         return "@" not in route or route in self._routes or route in self._worked or route in self._shut
 
     def _worked_again(self, route: str, now: float) -> None:
-        if len(self._worked) > MAX_KNOWN:
-            self._worked.clear()
+        if len(self._worked) > MAX_KNOWN:  # clients name services, so there may be any number
+            for known in (self._worked, self._told_up, self._failures, self._troubled):
+                known.clear()
         self._failures[route] = 0
         self._worked[route] = now
         self._troubled.discard(route)
@@ -177,7 +178,6 @@ class Circuits:
         probe = {"kind": kind, "first_us": first_us, "max_us": max_us, "share": round(share * 1000)}
         change = await run_async(self._redis, self._seen(route, "down", reason=reason, **probe))
         self._failures[route] = 0
-        self._told_up.pop(route, None)
         self._was_in_vain = True
         if kind != "full":  # a project is full for all workers alike
             self._troubled.add(route)

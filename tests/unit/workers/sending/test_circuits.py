@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.scripts.loader import script
+from tests.harness.patient_loop import skip
 from workers.sending.circuits import FAILURES, MAX_KNOWN, Circuits
 
 UP = Answer(Outcome.DELIVERED, 200)
@@ -124,6 +125,16 @@ async def test_nobody_can_invent_a_circuit() -> None:
     assert redis.calls == [(f"webpush@{name}.example", "down", "unreachable") for name in ("known", "7")]
 
 
+async def test_no_number_of_services_fills_the_memory() -> None:
+    """Clients name them, and what each does: it delivers, and then cannot be reached."""
+    circuits = Circuits(Told(), "w", ["webpush"])
+    for n in range(MAX_KNOWN + 2):
+        for answer in (UP, BUSY, AWAY):
+            circuits.record(f"webpush@{n}.example", answer)
+            await circuits.tell()
+    assert max(len(known) for known in vars(circuits).values() if isinstance(known, dict | set)) <= MAX_KNOWN + 1
+
+
 async def test_the_longest_wait_that_was_asked_for_is_told() -> None:
     """Of several 429 of one project the latest moment holds, and never less than was asked for."""
 
@@ -206,12 +217,16 @@ async def test_a_fault_of_one_message_is_its_own() -> None:
 
 
 async def test_a_worker_steps_back_ever_longer() -> None:
-    """Alone with its trouble it is away for about 1 s, then 2 s; what works again ends that."""
-    circuits = Circuits(Told(b"alone", b"alone", b"closed"), "w", ["apns"])
+    """Alone with its trouble it is away for about 1 s, then 2 s, for a minute at most; what works again ends that."""
+    circuits = Circuits(redis := Told(), "w", ["apns", "fcm"])
     assert circuits.away_s() == 0
-    circuits.record("apns", AWAY)
-    await circuits.tell()
-    assert 0.8 <= circuits.away_s() <= 1.0
+    for most_s in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 0.0, 1.0):
+        redis.replies = [b"alone", b"alone"] if most_s else [b"closed"]
+        for route in ("apns", "fcm"):
+            circuits.record(route, AWAY if most_s else UP)
+        await circuits.tell()
+        assert 0.8 * most_s <= circuits.away_s() <= most_s
+        skip(most_s)
 
 
 async def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:

@@ -297,8 +297,7 @@ class Flights:
         try:
             for n in range(0, len(flights), size):
                 await run_async(self._redis, renew(flights[n : n + size], lease_us=lease_us, claimant=self.claimant))
-        except RedisError as error:
-            self._log.debug("not_renewed", jobs=len(flights), reason=str(error))  # the engine logs the outage, once
+        except RedisError:  # the engine logs the outage
             return False
         return True
 

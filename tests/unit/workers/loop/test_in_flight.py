@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import workers.loop.in_flight
+from notifier.notification import Device
 from notifier.queue.calls import Leased, Settlement
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
@@ -21,10 +22,12 @@ from workers.loop.turns import Turns
 from workers.sending.capacity import Capacity
 from workers.sending.circuits import Circuits
 from workers.sending.numbers import Numbers
+from workers.sending.proofs import Silence
 from workers.sending.sender import NotOursError, Sender
 from workers.sending.settlements import returned
 
 SETTINGS = parse_settings("providers: {fcm: {client: console}}")
+DEVICE = Device("fcm", "a-token")
 
 
 class Recorder:
@@ -97,19 +100,24 @@ async def test_nothing_is_waited_for_where_all_have_begun() -> None:
 
 
 async def test_what_is_adopted_is_put_back_after_the_time_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Till then its worker may settle it."""
+    """Till then its worker may settle it. A provider whose client breaks proves nothing, and holds nothing up."""
 
     async def renews(*_: object) -> None:
         """Say that it was done."""
 
     monkeypatch.setattr(workers.loop.in_flight, "run_async", renews)
+    broken: Any = SimpleNamespace(service=None)
     sender: Any = Recorder()
-    sender.silences = lambda *_: ()
+    sender.silences = lambda orphan, _: [Silence(broken, DEVICE)] if orphan.job_id == "c" else []
     under_way = flights(sender)
-    under_way.adopt([leased("a")], 3600.0)
-    under_way.adopt([leased("b")])
-    await under_way.wake.wait()
-    assert [each.job_id for each in under_way._settlements] == ["b"]
+    with capture_logs() as told:
+        for name, after_s in (("a", 3600.0), ("b", 0.0), ("c", 0.0)):
+            under_way.adopt([leased(name)], after_s)
+        while len(under_way._settlements) < 2:
+            under_way.wake.clear()
+            await under_way.wake.wait()
+    assert {each.job_id for each in under_way._settlements} == {"b", "c"}
+    assert [(line["event"], line["job_id"]) for line in told] == [("proof_broke", "c")]
     await under_way.give_up_unproven()
 
 

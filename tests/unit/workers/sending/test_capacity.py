@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from workers.sending.capacity import FIRST, FORGET_S, Capacity, RouteLimit
+from workers.sending.capacity import FIRST, FORGET_S, MAX_SERVICES, Capacity, RouteLimit
 
 TIMEOUT_S = 5.0
 MOST = 1000
@@ -232,6 +232,19 @@ def test_each_service_behind_a_route_has_a_limit_of_its_own() -> None:
         assert limit is not None
         limit.end_with(None, 0.0, 1.0)
     assert capacity.rooms(FIRST + 1) == {"webpush": FIRST, "webpush@slow.example": FIRST}
+
+
+def test_no_number_of_services_fills_the_memory() -> None:
+    """Clients name them. Kept are those in use, and the limits of what is configured."""
+    capacity = Capacity({name: RouteLimit(max_in_flight=100, timeout_s=TIMEOUT_S) for name in ("fcm", "webpush")})
+    for n in range(MAX_SERVICES + 2):
+        limit = capacity.begin(f"webpush@{n}.example", 0.0)
+        assert limit is not None
+        if n:
+            limit.end(0.0, 1.0)
+    rooms = capacity.rooms(FIRST + 1)
+    assert len(rooms) <= MAX_SERVICES
+    assert {"fcm", "webpush", "webpush@0.example"} <= rooms.keys()
 
 
 def test_room_comes_in_quarters() -> None:

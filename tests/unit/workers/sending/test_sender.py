@@ -34,7 +34,7 @@ class Observer:
         self.not_sent_to_anybody = 0
 
     def record(self, _route: str, answer: Answer, _refusals: int, _device: str) -> tuple[Answer, bool]:
-        return answer, answer.outcome is not Outcome.BUSY
+        return answer, answer.outcome in FREE - {Outcome.BUSY}
 
     def not_sent(self) -> None:
         self.not_sent_to_anybody += 1
@@ -187,6 +187,12 @@ def test_the_last_attempt_of_one_device_leaves_another_its_own(outcome: Outcome,
     assert (settled.state, json.loads(settled.answered)) == ("backlog", {"1": other.value})
     then, _ = settle(leased(2, attempts=2, answered=settled.answered.encode()), Answer(Outcome.REJECTED), Answer(other))
     assert (then.state, then.word) == ("failed", "failed")
+
+
+def test_who_answered_gives_no_further_proof() -> None:
+    """What a 5xx says of the message is unknown, but it has been read."""
+    sender = Sender({"apns": Scripted({tokens(1)[0]: Answer(Outcome.UNKNOWN, 502)})}, BACKOFF)
+    assert isinstance(asyncio.run(send_now(sender, leased(), CATEGORY)), Settlement)
 
 
 def test_a_route_that_is_shut_is_not_asked() -> None:

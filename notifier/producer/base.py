@@ -215,8 +215,6 @@ class Producer:
         return whole(self._partitions, await self._together(asked))[self._partitions.of_user(user).number]
 
     async def _routes(self) -> list[Held]:
-        if len(self._partitions) == 1:
-            return await self._run(self._partitions[0], self._exchanges.routes())
         asked = [(at, self._exchanges.routes()) for at in self._partitions]
         return by_route(whole(self._partitions, await self._together(asked)))
 

@@ -47,7 +47,7 @@ def read_ended(partitions: int, entry: Entry) -> Ended:
     told = {name: value for name, value in meta.items() if isinstance(value, str | int | float)}
     outcome, detail = text["outcome"], text["detail"]
     if outcome in ENCODED and detail:
-        with suppress(ValueError, OSError):
+        with suppress(ValueError):
             detail = decode_reason(detail.encode())
     user = str(told.get("user", ""))
     stream = f"p{number_of(user, partitions):02}-" if partitions > 1 else ""

@@ -77,7 +77,7 @@ class Reader:
         self._max_entries = max_entries
         self._group = group
         self._consumer = consumer or ANYONE
-        self._lease_ms = max(0, -(-(lease // timedelta(microseconds=1)) // 1000))
+        self._lease_ms = lease // timedelta(milliseconds=1)
         self._block_ms = max(1, int(min(BLOCK_S, (timeout_s or 2 * BLOCK_S) / 2) * 1000))
         self._left_behind = consumer is not None
         self.done: list[bytes] = []

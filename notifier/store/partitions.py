@@ -114,16 +114,12 @@ class Partitions(tuple[Partition, ...]):
             raise InvalidNotificationError("job_id", why)
         return wanted
 
-    def in_turn(self) -> Sequence[Partition]:
-        """All, beginning with two that are far apart: a node has neighbouring partitions, and may be down."""
-        return sorted(self, key=lambda at: at.number % ((at.count + 1) // 2))
-
     def ask_any(self, question: Callable[[Any], T]) -> T:
         """Ask one partition after the other until one answers, for something that is the same in all.
 
         Raises RedisUnusableError if none answers.
         """
-        *others, last = self.in_turn()
+        *others, last = self
         for at in others:
             with suppress(RedisUnusableError), under(at.prefixes):
                 return ask(partial(question, at.client))
@@ -132,7 +128,7 @@ class Partitions(tuple[Partition, ...]):
 
     def agree(self) -> None:
         """Check the number of partitions in the first one that answers; write nothing. Raises SettingsError."""
-        for at in self.in_turn():
+        for at in self:
             with suppress(RedisUnusableError), under(at.prefixes):
                 exchange(at.client, at.agree())
                 return

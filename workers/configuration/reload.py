@@ -106,7 +106,7 @@ class Reload:
 
     async def _any(self, question: Callable[[Any], Awaitable[T]]) -> T:
         """Ask the partitions until one answers, as `Partitions.ask_any`; raise RedisError if none does."""
-        *others, last = self._at.in_turn()
+        *others, last = self._at
         for at in others:
             with contextlib.suppress(RedisError), under(at.prefixes):
                 return await question(at.client)

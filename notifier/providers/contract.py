@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from notifier.notification import Device, Notification
-from notifier.texts import MAX_REASON, readable
+from notifier.texts import readable
 
 
 class Outcome(StrEnum):
@@ -55,8 +55,7 @@ class Answer:
     passed: asyncio.Future[bool] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.reason.isascii() or len(self.reason) > MAX_REASON:  # it goes into logs, scripts and registries
-            self.reason = readable(self.reason)
+        self.reason = readable(self.reason)  # it goes into logs, scripts and registries
 
 
 @dataclass(slots=True)  # as `Answer`

@@ -37,7 +37,6 @@ NOT_ASKED_FOR: Final = ("Accept", "User-Agent")
 AS_IT_IS: Final = {"Accept-Encoding": "identity"}  # without it, a server may compress its answer
 SERVER_ERROR: Final = 500  # this or more may come from a proxy whose server does not answer
 MAX_BACKOFFS: Final = 1000
-FAULT_US: Final = 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,6 @@ class Pool:
         self._session: aiohttp.ClientSession | None = None
         self.ends_with_it: list[Callable[[], None]] = []  # called before the connections close
         self._closed = False
-        self._broken = False  # a request could not be built, and none was sent since
         self._log = structlog.get_logger(__name__)
 
     def unsent(self, origin: str, send_by: float) -> Answer | None:
@@ -88,7 +86,7 @@ class Pool:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, origin: str, send_by: float
     ) -> Response | Answer:
-        """Send one request. UNSENT or UNKNOWN if no response came, FAULT if HTTP cannot carry the request.
+        """Send one request. UNSENT or UNKNOWN if no response came.
 
         origin: the ``https://host[:port]`` of the url. send_by: on the loop's clock, in seconds; see `Dispatch`.
         """
@@ -112,21 +110,14 @@ class Pool:
                 allow_redirects=False,
             ) as answer:
                 response = Response(answer.status, answer.headers, await _beginning(answer.content, self._max_bytes))
-        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
             return self._without_answer(origin, error, began, send_by)
-        except ValueError as error:
-            # HTTP cannot carry it, such as a line break in an access token. Nothing left, and no message is at fault.
-            log = self._log.debug if self._broken else self._log.error
-            log(f"{self._name}_request_unusable", origin=origin, error=type(error).__name__)
-            self._broken = True
-            return Answer(Outcome.FAULT, reason="UnusableRequest", retry_after_us=FAULT_US)
         except asyncio.CancelledError:
             # When the pool closes, aiohttp cancels tasks that wait for a connection. Any other cancellation passes.
             task = asyncio.current_task()
             if self._closed and task is not None and not task.cancelling():
                 return Answer(Outcome.UNSENT, reason="Closed")
             raise
-        self._broken = False
         if self._backoff(origin).worked(asyncio.get_running_loop().time()):
             self._log.info(f"{self._name}_reachable", origin=origin)
         return response

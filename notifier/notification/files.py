@@ -17,7 +17,6 @@ from notifier.texts import meant
 Format = Literal["jsonl", "csv"]
 Line = tuple[int, dict[str, Any] | str, str, str]  # number, fields or the problem with it, text, header
 
-LONGEST_LINE: Final = 1_000_000
 # The columns of a CSV: DEVICE, fields of `Notification`, and `data.<key>`.
 DEVICE: Final = ("platform", "token")
 FIELDS: Final = Notification.__dataclass_fields__.keys()
@@ -56,9 +55,6 @@ def _json_lines(file: IO[str]) -> Iterator[Line]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
-        if len(line) > LONGEST_LINE:
-            yield number, f"is longer than {LONGEST_LINE:,} characters", line, ""
-            continue
         fields = read_object(line)
         yield number, "is not a JSON object" if fields is None else fields, line, ""
 
@@ -84,7 +80,7 @@ def _csv_lines(file: IO[str]) -> Iterator[Line]:
         if cells is None:
             return
         if not columns:
-            columns, header = [cell.strip() for cell in cells], csv_line(cells)
+            columns, header = cells, csv_line(cells)
             if problem := _why_not_columns(columns):
                 yield reader.line_num, problem, "", ""
                 return
@@ -114,8 +110,8 @@ def _why_not_columns(columns: Sequence[str]) -> str:
 
 def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
     given = {name: cell for name, cell in cells.items() if cell != ""}
-    fields: dict[str, Any] = {"devices": [{name: given.pop(name, "") for name in DEVICE}]}
-    data = {}
+    data: dict[str, Any] = {}
+    fields: dict[str, Any] = {"devices": [{name: given.pop(name, "") for name in DEVICE}], "data": data}
     for name, cell in given.items():
         try:
             value = CELLS.get(name, str)(cell)
@@ -125,7 +121,7 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
             data[name.removeprefix("data.")] = value
         else:
             fields[name] = value
-    return fields | ({"data": data} if data else {})
+    return fields
 
 
 def notification_of(fields: dict[str, Any]) -> Notification:

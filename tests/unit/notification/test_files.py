@@ -34,11 +34,13 @@ def test_json_lines() -> None:
 def test_a_bad_line_is_named_and_does_not_stop_the_rest() -> None:
     """What is wrong in a line is its own row, by the line's number."""
     good = json.dumps({"user": "u", "devices": [{"platform": "fcm", "token": TOKEN}], "title": "T"})
-    found = rows(f'nonsense\n[1]\n{good}\n{{"user": 1}}\n{good[:-1]}, "tilte": 1}}\n' + '{"a":' * 9_999 + "\n" + good)
-    assert [number for number, row in found.items() if isinstance(row, Notification)] == [3, 7]
-    assert found[1] == found[2] == found[6] == "is not a JSON object"
+    wrong = [f'{good[:-1]}, "{name}": -1}}' for name in ("sent_at", "expires_in")]
+    found = rows("\n".join(["nonsense", "[1]", good, '{"user": 1}', *wrong, '{"a":' * 9_999, good]))
+    assert [number for number, row in found.items() if isinstance(row, Notification)] == [3, 8]
+    assert found[1] == found[2] == found[7] == "is not a JSON object"
     assert "devices" in str(found[4])
-    assert found[5] == "tilte: is not a field; did you mean title?"
+    assert found[5] == "sent_at: is not a field; did you mean send_at?"
+    assert str(found[6]).startswith("expires_in: has already passed")
 
 
 def test_csv() -> None:
@@ -49,7 +51,7 @@ def test_csv() -> None:
         f"u,fcm,{TOKEN},Hello,three,,\r\n"
         f"u,fcm,{TOKEN},Hello\r\n"
         f"u,fcm,{TOKEN},Hello,,,tomorrow\r\n"
-        f"u,,,Hello,,,\r\n"
+        f"u,,,Hello,,,\r\n\r\n"
     )
     found = rows(text, "csv")
     device = (Device("fcm", TOKEN),)
@@ -57,7 +59,8 @@ def test_csv() -> None:
     assert found[3] == "badge: 'three' is not a number"
     assert found[4] == "has 4 cells; the first line names 7 columns"
     assert str(found[5]).startswith("send_at: is not a time such as")
-    assert str(found[6]).startswith("devices[0].platform: ''")
+    assert str(found.pop(6)).startswith("devices[0].platform: ''")
+    assert max(found) == 5, "an empty line is no row"
 
 
 def test_a_column_that_is_none_is_named_with_those_there_are() -> None:

@@ -18,6 +18,8 @@ from notifier.notification.subscription import (
     KNOWN_HOSTS,
     MAX_KEPT,
     MAX_KEPT_CHARACTERS,
+    P256_B,
+    P256_PRIME,
     read_subscription,
 )
 from notifier.providers import check_payload
@@ -150,6 +152,7 @@ def test_nothing_of_a_subscription_is_shown() -> None:
         ("https://updates.push.services.mozilla.com/x", True),
         ("https://notify.windows.com/x", False),
         ("https://evilnotify.windows.com/x", False),
+        ("https://evilcm.googleapis.com/x", False),
         ("https://fcm.googleapis.com:8443/x", False),
         ("https://x.notify.windows.com:22/x", False),
         ("https://fcm.googleapis.com.example.com/x", False),
@@ -321,7 +324,9 @@ def test_points_of_the_curve_are_told_as_by_openssl(secret: int, off: int, over:
         Encoding.X962, PublicFormat.UncompressedPoint
     )  # fmt: skip
     x, y = int.from_bytes(point[1:33]), int.from_bytes(point[33:])
-    raw = b"\x04" + (x + over * subscription.P256_PRIME).to_bytes(33)[-32:] + ((y + off) % 2**256).to_bytes(32)
+    if over:  # as the point whose x is 0, by the prime
+        x, y = P256_PRIME, pow(P256_B, (P256_PRIME + 1) // 4, P256_PRIME)
+    raw = b"\x04" + x.to_bytes(32) + ((y + off) % 2**256).to_bytes(32)
     try:
         ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), raw)
         good = True

@@ -24,6 +24,7 @@ NOW = 1_700_000_000 * S
 BATCH = 50
 MAX_COMMANDS = 40 * BATCH
 COUNT = 1_000
+PASS = Category("pass", "bulk", bypass=True)
 
 
 def configured(count: int, policy: Policy, user: Policy) -> Policies:
@@ -123,10 +124,20 @@ def test_a_worker_of_one_lane_leaves_the_others(redis: Redis) -> None:
     waiting.drain(120)
 
 
+def test_what_bypasses_waits_for_no_part(redis: Redis) -> None:
+    """Law 3: it is in the last part, and goes though the rules of its user hold all else back."""
+    many = configured(120, Policy(), Policy(gap_us=60 * S))
+    waiting = Waiting(redis, Policies(many.everyone, categories={**many.categories, "pass": PASS}))
+    waiting.drain(2)
+    assert waiting.sent[1] == (NOW, "pass-0")
+
+
 def test_what_its_own_rules_hold_back_goes_when_they_open(redis: Redis) -> None:
-    """Of each of 120 categories one a minute: the second of each goes a minute after the first, not before or later."""
-    waiting = Waiting(redis, configured(120, Policy((Window(1, interval_us=60 * S),)), Policy()), each=2)
+    """One a minute of each of 119 categories, and of one in five seconds: the second of each goes then, in any part."""
+    many = configured(120, Policy((Window(1, interval_us=60 * S),)), Policy())
+    soon = Category("c60", "bulk", Policy((Window(1, interval_us=5 * S),)))
+    waiting = Waiting(redis, Policies(many.everyone, categories={**many.categories, "c60": soon}), each=2)
     waiting.drain(240)
-    assert Counter(at - waiting.sent[0][0] for at, _ in waiting.sent) == {0: 120, 60 * S: 120}
+    assert Counter(at - waiting.sent[0][0] for at, _ in waiting.sent) == {0: 120, 5 * S: 1, 60 * S: 119}
     assert waiting.looks <= 120
     assert not redis.keys("notifier:backlogs:*")

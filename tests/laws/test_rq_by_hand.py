@@ -19,12 +19,14 @@ from notifier import Notifier
 from notifier.operations.audit.audit import Audit
 from notifier.operations.explain import Inspection
 from notifier.queue import backlogs, calls
+from notifier.queue.circuits import circuit
 from notifier.queue.in_flight import rq_run
 from notifier.queue.pauses import pause
 from notifier.queue.retention import Retention
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run, run_async
+from notifier.scripts.records import CircuitFields
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from notifier.store.connection import time_us
@@ -85,10 +87,13 @@ class World:
         status = self.producer.status(job_id)
         return None if status is None else status.state
 
-    def lease(self, most: int = 9, **options: Any) -> calls.Leased:
+    def look(self, most: int = 9, **options: Any) -> calls.Pulled:
         table = RuleTable(self.settings.policies())
         worker = calls.Worker(name="w", lanes=LANES, lease_us=60_000_000, **options)
-        return take(self.redis, worker, calls.Room(most), table).leased[0]
+        return take(self.redis, worker, calls.Room(most), table)
+
+    def lease(self, most: int = 9, **options: Any) -> calls.Leased:
+        return self.look(most, **options).leased[0]
 
     def settle(self, job: calls.Leased, state: calls.State, *, answered: str = "") -> None:
         word = {"delivered": "delivered", "later": "retried"}[state]
@@ -210,6 +215,23 @@ def test_who_stands_behind_what_rq_deleted_does_not_wait_for_its_route(world: Wo
     world.work()
     assert world.state("third") == "delivered"
     world.all_right()
+
+
+def test_a_rest_that_rq_deleted_holds_nobody_back(world: World) -> None:
+    """One device has the first; its rest, which waits for the other's route, is deleted. The second may probe then."""
+    down = CircuitFields("", "w", "apns", "down", "Refused", kind="unreachable", first_us=HOUR_US, max_us=HOUR_US)
+    run(world.redis, circuit(down))
+    first = world.producer.send(note("anna", "both", apns("one"), fcm("two")))
+    leased = world.lease()
+    done = calls.Settlement(first, leased.permit, "anna", "default", True, "backlog", answered='{"1": "delivered"}')
+    assert world.settles(done)
+    second = world.producer.send(note("anna", "one", apns("one")))
+    assert world.look().leased == []
+    assert world.redis.zcard("notifier:rests:{anna}:default apns") == 1
+    world.job(first).delete()
+    later = time_us(world.redis) + 2 * HOUR_US
+    assert world.look(clock=str(later)).leased == []
+    assert world.lease(clock=str(later + 1_000_000)).job_id == second
 
 
 @pytest.mark.parametrize("ends", ["later", "delivered"])

@@ -161,6 +161,16 @@ def test_a_sweep_ends_nothing_twice(world: World, *, is_ours: bool) -> None:
     assert world.redis.zscore("rq:canceled:default", "job") > 0
 
 
+def test_what_rq_empties_out_of_a_queue_leaves_no_cancelled_job(world: World) -> None:
+    """A cancelled job stays in its queue until a worker comes to it: `rq empty` deletes it, and tells no registry."""
+    job_id = world.producer.send(note("anna", "Hello", fcm("one")))
+    assert world.producer.cancel(job_id) == "cancelled"
+    queue(world.redis, "default").empty()
+    world.sweep()
+    assert world.redis.zcard("rq:canceled:default") == 0
+    world.all_right()
+
+
 def test_nobody_is_told_to_wait_for_what_rq_deleted(world: World) -> None:
     """It stands in its backlog until its place comes, and takes nobody's turn then."""
     for job_id in ("first", "second", "third"):

@@ -94,6 +94,10 @@ for i = 5, #ARGV do
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST)) do
     end_if_rq_cancelled(canceled, id)
   end
+  -- A cancelled job stays in its queue, and `rq empty` deletes what is there.
+  for _, id in ipairs(redis.call('ZRANDMEMBER', canceled, MOST_HELD)) do
+    if redis.call('EXISTS', job_key(id)) == 0 then redis.call('ZREM', canceled, id) end
+  end
 end
 waits.write()
 local since, walked = unpack(redis.call('HMGET', '@leaders', '#since', '#walked'), 1, 2)

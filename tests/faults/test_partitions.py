@@ -390,6 +390,10 @@ def test_each_partition_has_its_layout_and_number_also_after_a_flush(cluster: Re
             if node.ask("ROLE")[0] == b"master":
                 node.ask("FLUSHALL")
         await_that(are_there, "the marks", 60, 0.05)
+        fleet.partitions[5].client.set(marks[10], "2")
+        status = RedisUnusableError.exit_status
+        said = Cli(fleet.config).run("worker", "--burst", status=status, NOTIFIER_REDIS_URL=cluster.url)
+    assert "keys of layout 2, and this version knows layout 1" in said
 
 
 def arrived(fleet: Fleet) -> set[int]:

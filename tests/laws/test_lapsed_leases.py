@@ -189,7 +189,7 @@ def test_what_a_dead_worker_was_not_to_send_holds_nobody_back(
 
 @pytest.mark.parametrize("is_pulled", [True, False])
 def test_what_is_enqueued_again_as_its_worker_dies_ends_twice(fleet: Callable[..., Fleet], *, is_pulled: bool) -> None:
-    """Law 2: the first use of the id ends as superseded, and the second goes, whether its queue was looked at or not."""
+    """Law 2: the first use of the id ends as superseded, and the second goes, whether its queue was pulled or not."""
     f = fleet(GAP, categories={"a": Category("a", when_blocked="drop")})
     f.send("first")
     assert f.settle(f.lease("dead")[0], "dead")

@@ -296,10 +296,8 @@ def _together(told: Told[Now]) -> Now:
     away = {number: str(error) for number, error in told.away.items()}
     suspended = {number: now.queued for number, now in told.found.items() if now.suspended}
     refuses = next((now.refuses for now in every if now.refuses), "")
-    refuses_in = [number for number, now in told.found.items() if refuses and now.refuses == refuses]
-    if len(every) == 1:
-        of_several = refuses_in if away else ()
-        return replace(every[0], suspended=suspended, served=served, untaken=untaken, away=away, refuses_in=of_several)
+    of_several = len(told.found) + len(told.away) > 1
+    refuses_in = [number for number, now in told.found.items() if of_several and refuses and now.refuses == refuses]
     workers: dict[str, Alive] = {}
     for each in (each for now in every for each in now.workers):  # of a worker of several, the last pull counts
         both = each, workers.get(each.name, each)

@@ -77,7 +77,7 @@ def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
     paths = _Paths(state)
     app = Starlette(
         routes=[*_fixed(state), *_pages(paths), *_api(paths)],
-        exception_handlers={HTTPException: _not_here, Exception: _broke},
+        exception_handlers={HTTPException: _not_here},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # it would redirect to http://, even behind a proxy with TLS
@@ -316,10 +316,6 @@ async def _not_here(request: Request, error: Exception) -> Response:
         answer = problem(error.status_code, error.detail, "there is nothing of this path and method")
     answer.headers.update(error.headers or {})  # Allow
     return answer
-
-
-async def _broke(_: Request, __: Exception) -> Response:
-    return problem(500, "Our fault", "this is a defect; the log of the server has the traceback")
 
 
 async def _body(request: Request) -> bytes:

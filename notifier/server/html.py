@@ -73,7 +73,7 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> Html:
 
 def bar(used: int, limit: int) -> Html:
     """How much of a limit is used, as a bar with its number."""
-    share = min(100, round(100 * used / limit)) if limit else 100
+    share = min(100, round(100 * used / limit))
     level = "full" if used >= limit else "near" if share >= 80 else "some"  # noqa: PLR2004 - per cent
     return _bar(share, level, f"{used:,} of {limit:,}")
 

@@ -18,10 +18,9 @@ _CALL: Final = re.compile(r"\bcall\('([A-Za-z]+)'")
 EVERYBODY: Final = ("auth", "client|setname", "exec", "hello", "info", "multi", "ping", "select", "time")
 SCRIPTS: Final = ("eval", "evalsha", "script|load")
 READING: Final = (
-    "dbsize", "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals", "lindex", "llen",
-    "lpos", "lrange", "pttl", "scan", "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups",
-    "xlen", "xrange", "xrevrange", "zcard", "zcount", "zmscore", "zrandmember", "zrange", "zrangebyscore",
-    "zrevrange", "zscan", "zscore",
+    "dbsize", "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals", "llen", "lpos",
+    "lrange", "pttl", "scan", "scard", "sismember", "smembers", "sscan", "ttl", "type", "xrange", "xrevrange", "zcard",
+    "zcount", "zrandmember", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
 )  # fmt: skip
 LIMITER: Final = ("acquire", "limit", "limit_change", "limit_usage", "limit_used", "refund")
 # Commands of RQ's own worker: for jobs of other functions, its registries, `rq suspend` and orders to stop.
@@ -52,7 +51,7 @@ class Role:
 ROLES: Final[Mapping[str, Role]] = {
     "producer": Role(
         ("enqueue", "cancel", "prefer", "write", *LIMITER),
-        (*STREAMS, "hkeys", "hmget", "hscan", "hvals", "lrange", "smembers", "wait", "zcard", "zmscore", "zscan"),
+        (*STREAMS, "hkeys", "hmget", "hscan", "hvals", "lrange", "smembers", "wait", "zcard", "zscan"),
         ("events", "feedback", "partition"),
         (),
         reads=("rates",),

@@ -162,7 +162,7 @@ class Inspection:
         clock = ByClock(rules, zones, since_us, policies.lead_us, of_user.latest, of_category.latest)
         from_us, decided_by = now_us, None  # the user's rules are evaluated as of from_us
         for use in paced:
-            if use.free_at is not None and not rules.category.bypass:
+            if use.free_at is not None:
                 from_us, decided_by = round(use.free_at.timestamp() * 1e6), f"{category} {use.rule}"
         if (limited_us := record.limited.get(category, 0)) > from_us:
             from_us, decided_by = limited_us, WORDS["device"]

@@ -7,7 +7,7 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.limiter import Limiter
-from notifier.limiter.requests import NAMESPACE, By
+from notifier.limiter.requests import By
 from notifier.scripts.keys import in_force
 from notifier.scripts.loader import Call, run, script
 from notifier.store.connection import ask
@@ -30,10 +30,10 @@ def view_namespaces(redis: Redis) -> list[dict[str, Any]]:
 def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[str, Any] | None:
     """Return a namespace: its first keys in the order `by`, and a series of the last hour, of `key` if one is given.
 
-    None if the namespace has no usage, or its name is not valid.
+    None if the namespace has no usage. Raises ValueError for a name or a key that no limiter accepts.
     """
     known = [each for each in view_namespaces(redis) if each["namespace"] == namespace]
-    if not known or NAMESPACE.fullmatch(namespace) is None:
+    if not known:
         return None
     limiter = Limiter(redis, namespace=namespace, prefix=in_force().ours, usage_keep="1d")
     ranked = ask(lambda: limiter.top(MAX_KEYS, by=by))

@@ -432,6 +432,7 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     assert urgent in run("line", "42").out
     assert run("line", "42", "--limit", "1").out.endswith("--limit 10\n")
     assert run("line", "41").out == "nothing waits in the backlogs of 41\n"
+    assert json.loads(run("line", "42", "--category", "chatt", "--json").out) == []
     assert run("explain", "--user", "42", "--category", "chatt").err.startswith("'chatt' is not among the categories")
 
     told = json.loads(run("explain", "--user", "42", "--json").out)

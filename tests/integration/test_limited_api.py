@@ -45,8 +45,11 @@ def test_the_example_and_its_page(
 
 def test_what_nobody_knows_is_said(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     """An unknown namespace, order or key; and a key that would be a tag is text."""
-    Limiter(redis, namespace="n", usage_keep="1d").acquire(EVIL, "5/minute")
+    for namespace in ("earlier", "n"):
+        Limiter(redis, namespace=namespace, usage_keep="1d").acquire(EVIL, "5/minute")
     with serving(write_config(tmp_path, redis_server.url)) as ask:
+        told = json.loads(ask("/api/v1/limits")[1])["namespaces"]
+        assert [each["namespace"] for each in told] == ["n", "earlier"], "the last used first"
         assert ask("/limits?id=other")[0] == 404
         assert ask("/limits?id=n&by=size")[0] == ask("/api/v1/limits?id=n&by=size")[0] == 422
         status, page, _ = ask("/limits?id=n")

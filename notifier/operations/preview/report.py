@@ -221,16 +221,13 @@ def _replayed(
 def _as_given(events: Sequence[Event], old: Policies) -> list[Event]:
     """Drop an expiry that is the old one of a category: recordings contain it, and new rates may have another."""
     return [
-        event._replace(expires_in_us=None)
-        if event.expires_in_us is not None and event.expires_in_us == old.category(event.category).expires_us
-        else event
+        event._replace(expires_in_us=None) if event.expires_in_us == old.category(event.category).expires_us else event
         for event in events
     ]
 
 
 def _paces(policies: Policies) -> dict[str, Window]:
-    found = {name: of.overall for name, of in policies.categories.items() if not of.bypass}
-    return {name: window for name, window in found.items() if window is not None}
+    return {name: of.overall for name, of in policies.categories.items() if of.overall is not None}
 
 
 def _hold_back(

@@ -31,6 +31,7 @@ def test_all_that_is_kept_of_one(config: Path, redis: Redis, run: Run, producer:
     assert len(kept["sends"]) == 1
     assert [each["job_id"] for each in kept["waiting"]] == [waits]
     assert kept["waiting"][0]["notification"]["title"] == "the second"
+    assert kept["waiting"][0]["expected_at"] is not None
     assert kept["chosen"]["mutes"][0]["categories"] == ["chat"]
     assert len(kept["changes"]) == 1
     assert apns("her-phone").token not in told.out

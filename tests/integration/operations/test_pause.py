@@ -279,6 +279,8 @@ def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> N
         status, text, _ = server(f"/api/v1/problems?{query}")
         assert (status, json.loads(text).get("field", "")) == (422 if refused else 200, refused)
         assert server(f"/problems?{query}")[0] == 200
+    dead = json.loads(server("/api/v1/problems?outcome=dead_token")[1])
+    assert (told["more"], dead["found"]) == (False, [])
     page = server("/problems")[1]
     assert page.count("400 BadTopic") == 4
     status, page, _ = server("/nowhere", Accept="text/html")

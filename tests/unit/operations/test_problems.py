@@ -56,6 +56,8 @@ def test_a_route_is_told_once_in_the_worst_of_its_states() -> None:
     (line,) = said(now(routes=[replace(KEY, state="slow", kind="busy", at_once=1), KEY], waits=waits))
     assert line.startswith("apns stopped for 4 min")
     assert "; 18 wait;" in line
+    (slow,) = find_problems(live(routes=[replace(KEY, state="slow", kind="busy", at_once=1)]))
+    assert (slow.level, "to mend" in slow.says) == ("warning", False)
 
 
 def test_a_pace_that_is_full_is_no_problem() -> None:
@@ -98,6 +100,9 @@ def test_a_pause_says_by_whom() -> None:
     assert said(now(pauses=[pause], waits=[Waits("paused", "the pause of category:chat by anna", 1)])) == [
         "category:chat paused for 4 min (since 12:00) by anna: wrong text, until it is resumed; 1 waits"
     ]
+    pause = replace(pause, route="apns", next_at=AT + timedelta(minutes=5))
+    (line,) = said(now(pauses=[pause], waits=[Waits("route", "apns stopped", 2)]))
+    assert line.endswith(": wrong text; 2 wait; ends in 1 min")
 
 
 def test_a_pause_says_where_it_is_missing() -> None:
@@ -111,7 +116,7 @@ def test_a_pause_says_where_it_is_missing() -> None:
 def test_suspended_says_since_when_a_worker_saw_it() -> None:
     """RQ does not keep who suspended the workers, nor when: the first worker that saw it tells since when."""
     workers = [replace(WELL, suspended=AT), replace(WELL, suspended=AT + timedelta(seconds=1)), WELL]
-    (line,) = said(now(suspended={0: 7}, workers=workers))
+    (line,) = said(now(suspended={0: 7}, workers=workers, waits=[Waits("rule", "user 3/1h", 20)]))
     assert line.startswith("Suspended for 4 min (since 12:00): rq suspend keeps")
     assert line.endswith("RQ does not keep who suspended them; 7 wait")
 

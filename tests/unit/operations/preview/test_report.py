@@ -50,13 +50,14 @@ def test_an_expiry_of_the_category_is_that_of_the_rates() -> None:
 
 
 def test_a_pace_for_all_users() -> None:
-    """At two a second over all users five go in three seconds, and one that expires until then takes nobody's place."""
-    sale = Category("sale", overall=Window(2, interval_us=S))
-    trace = {f"u{n}": [Event(0, "sale", expires_in_us=S if n == 2 else None)] for n in range(6)}
+    """At two a second over all users six go in three seconds, and one that expires until then takes nobody's place."""
+    sale = Category("sale", overall=Window(2, interval_us=S), expires_us=3 * S)
+    trace = {f"u{n}": [Event(0, "sale", expires_in_us=S if n == 2 else None)] for n in range(8)}
+    trace["late"] = [*[Event(0, "another")] * 3, *[Event(9 * S, "sale")] * 3]
     paced = Policies(Policy(), categories={"sale": sale})
     report, sent_at = compare(trace, Policies(Policy()), paced)
-    assert sorted(sent_at["new"]) == [0, 0, S, S, 2 * S]
-    assert (report.overall["new"].expired, report.longer) == (1, 3)
+    assert sorted(sent_at["new"]) == [*[0] * 5, S, S, 2 * S, 2 * S, 9 * S, 9 * S, 10 * S]
+    assert (report.overall["new"].expired, report.longer) == (2, 5)
     (moment,) = timeline(trace, "u5", Policies(Policy()), paced)
     assert (moment.sent_us["new"], moment.decided_by["new"]) == (2 * S, "sale overall 2/1s")
 

@@ -172,10 +172,9 @@ class Stats:
 
     def _pace(self) -> dict[str, float | str | None]:
         """Return how many come and go a second over two minutes, their lateness, and when nothing will wait."""
-        newest = max(self.minutes, default=0)
-        both = [numbers for minute, numbers in self.minutes.items() if minute >= newest - 1]
-        lasted = self.now.at_s - (newest - 1) * 60 if len(both) > 1 else self.now.at_s - newest * 60
-        lasted = max(1.0, lasted)
+        first = max(max(self.minutes, default=0) - 1, min(self.minutes, default=0))
+        both = [numbers for minute, numbers in self.minutes.items() if minute >= first]
+        lasted = max(1.0, self.now.at_s - first * 60)
         come = sum(numbers.accepted.total() for numbers in both) / lasted
         go = sum(n for numbers in both for word, n in numbers.outcomes().items() if word not in UNENDED) / lasted
         late = merged(each for numbers in both for each in numbers.late.values())

@@ -125,7 +125,9 @@ def test_no_worker_says_since_when() -> None:
     """Since the last look for work by any; where there never was any, that."""
     (line,) = said(now(workers=[], looked_us=int(AT.timestamp() * 1e6)))
     assert line == "No worker for 4 min (since 12:00): none looks for work, so nothing is sent; 7 wait"
-    assert said(now(workers=[])) == ["No worker: none has ever looked for work, so nothing is sent; 7 wait"]
+    never = "No worker: none has ever looked for work, so nothing is sent; 7 wait"
+    assert said(now(workers=[], served={0: 0})) == [never]
+    assert said(now(served={0: 1, 1: 0})) == ["Unserved: no worker serves partition 1, so nothing is sent to its users"]
 
 
 @pytest.mark.parametrize(("refuses", "says"), [(OUT_OF_MEMORY, "is full"), ("cannot save", "refuses")])
@@ -188,6 +190,7 @@ def test_what_waits_for_a_stopped_route_is_overdue_since_then() -> None:
     assert behind(KEY, "apns stopped") == (240.0, 4)
     assert behind(replace(KEY, state="slow", kind="recovering"), "apns stopped") == (240.0, 4)
     assert behind(replace(KEY, state="slow", kind="busy"), "apns slow") == (240.0, 4)
+    assert behind(replace(KEY, state="slow", kind="busy", waiting=0), "apns slow") == (0.0, 1)
     assert behind(replace(KEY, state="slow", kind="full"), "apns at its quota") == (0.0, 1)
     assert behind(replace(KEY, kind="paused"), "apns stopped") == (0.0, 1)
 
@@ -195,7 +198,8 @@ def test_what_waits_for_a_stopped_route_is_overdue_since_then() -> None:
 def test_what_no_worker_looks_at_is_overdue() -> None:
     """While all is suspended, and where no worker is, nobody is due: what is queued is overdue all the same."""
     told = live(suspended={0: 7})
-    assert (told["oldest_due"], told["overdue"]) == (5.0, 7)
+    assert (told["oldest_due"], told["overdue"], told["works"], told["suspended_in"]) == (5.0, 7, False, [])
+    assert live(served={0: 1, 1: 1}, suspended={1: 0})["suspended_in"] == [1]
 
 
 def test_a_lane_that_no_worker_serves_is_told_of() -> None:
@@ -246,9 +250,12 @@ def test_when_it_is_empty_is_not_promised_while_something_is_stopped() -> None:
 def test_when_it_is_empty_is_told_by_how_many_come_and_go() -> None:
     """The seven of the queue and the twenty that wait, at one a second."""
     at_s = 60.0 * (AT.timestamp() // 60 + 4) + 60
-    stats = Stats(now(at_s=at_s), {int(at_s // 60) - 1: Numbers()})
-    of_last = stats.minutes[int(at_s // 60) - 1]
-    of_last.ended["delivered", "default", "fcm"] = 60
+    newest, earlier = int(at_s // 60) - 1, Numbers()
+    earlier.accepted["default"] = 6_000
+    stats = Stats(now(at_s=at_s), {newest - 2: earlier, newest - 1: Numbers(), newest: Numbers()})
+    of_last = stats.minutes[newest]
+    of_last.ended["delivered", "default", "fcm"] = 120
+    of_last.ended["retried", "default", "fcm"] = 600
     assert stats.as_json()["now"]["empty"] == "in about 27.0 s, if no limit holds longer"
-    of_last.accepted["default"] = 120
+    stats.minutes[newest - 1].accepted["default"] = 240
     assert stats.as_json()["now"]["empty"] == "not while more come than go"

@@ -111,6 +111,9 @@ def test_a_pause_says_where_it_is_missing() -> None:
     (line,) = said(now(unpaused={"all:": [0, 1, 2, 5]}, pauses=[pause]))
     assert line.startswith("all paused for 4 min (since 12:00) by anna: wrong text, until it is resumed, but not")
     assert line.endswith(" in partition 0-2, 5: pause it again")
+    lanes = dict.fromkeys(LANES, LaneNow(0, 0, 0, 0.0))
+    (line,) = said(_together(Told({0: now(pauses=[pause], lanes=lanes), 1: now(lanes=lanes)}, {})))
+    assert line.endswith(" in partition 1: pause it again")
 
 
 def test_suspended_says_since_when_a_worker_saw_it() -> None:

@@ -210,6 +210,10 @@ def test_delivered_records_may_be_switched_off() -> None:
          "1500ms, 1.5s or 10m")),
         ("user: {windows: 10/minute}", "1:17: user.windows: must be a list such as [10/minute, 200/day], is text"),
         ("user: {windows: [5]}", "1:18: user.windows[0]: must be a rate such as 10/minute or 5/10s, is a number"),
+        (f"user: {{windows: [{'1/s, ' * 11}]}}", "1:17: user.windows: has 11 windows; at most 10 are allowed"),
+        ("categories: {a: {lane: bulk, overall: 5}}", ("1:39: categories.a.overall: must be a rate such as 10/minute "
+         "or 5/10s, is a number")),
+        ("redis: {prefix: 9x}", "1:17: redis.prefix: must be 1 to 32 letters, digits and _, and begin with a letter"),
         ("user: {windos: []}", "1:8: user.windos: unknown key; did you mean windows?"),
         ("user: {zzz: 1}", ("1:8: user.zzz: unknown key; known are windows, gap, burst, send_hours, quiet_hours, "
          "max_waiting")),
@@ -521,9 +525,12 @@ def test_the_service_account_is_checked_when_it_is_read() -> None:
         assert "hunter2" not in str(caught.value)
 
 
-def test_the_redis_password_is_the_files_text_without_the_line_end(tmp_path: Path) -> None:
-    """An editor's newline is no part of the password; an empty file is an error."""
-    redis = parse_settings("redis: {password_file: pw}", name=str(tmp_path / "n.yaml")).redis
+def test_the_redis_password_is_the_files_text_without_the_line_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor's newline is no part of the password; an empty file is an error. A path may begin with ~."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    redis = parse_settings("redis: {password_file: ~/pw}").redis
     (tmp_path / "pw").write_text(" hunter2 \n", encoding="utf-8")
     assert redis.read_password() == " hunter2 "
     (tmp_path / "pw").write_text("\n", encoding="utf-8")

@@ -174,8 +174,7 @@ class ProvidersSettings(Section):
         return found
 
     def platforms(self) -> dict[str, PlatformSettings[Any]]:
-        found = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: section for name, section in found.items() if section is not None}
+        return {name: getattr(self, name) for name in type(self).model_fields}
 
     def limits(self) -> dict[str, PlatformLimits]:
         """Return the own limits of each configured platform that has any."""

@@ -36,7 +36,7 @@ def history_table(told: dict[str, Any]) -> Any:
 def held_back(record: dict[str, Any]) -> Any:
     """A bar of a notification's delays, each part as wide as its time, and the same in words."""
     parts = [part for part in record["delays"] if part["why"] != "sending"]
-    if not parts or not record["held"]:
+    if not record["held"]:
         return "nothing"
     words = [
         [tag("br") if n else None, f"{seconds_text(s)} {what}"] for n, (what, s) in enumerate(record["held"].items())

@@ -24,7 +24,7 @@ from notifier.notification.job import TERMINAL
 from notifier.server import guard, state
 from notifier.server.answers import ProblemError
 from notifier.server.app import _api, _fixed, _Paths
-from notifier.server.metrics import Metrics
+from notifier.server.metrics import GAUGES, Metrics
 from notifier.server.state import State
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import EVIL, TOKEN, basic, serving
@@ -57,6 +57,7 @@ def test_it_tells_what_happened(config: Path) -> None:
             assert 'notifier_provider_latency_seconds_count{route="fcm"} 3.0' in text
             assert 'notifier_lateness_seconds_bucket{category="chat",le="+Inf"} 3.0' in text
             assert "notifier_redis_up 1.0" in text
+            assert [name for name, (_, labels) in GAUGES.items() if not labels and f"\n{name} " not in text] == []
             assert f'notifier_project_used_ratio{{route="fcm"}} {3 / 600_000}' in text
             eventually(lambda: "notifier_workers_healthy 1.0" in ask("/metrics")[1], "a healthy worker")
             stats = json.loads(ask("/api/v1/stats")[1])

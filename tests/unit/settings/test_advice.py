@@ -64,7 +64,9 @@ def test_a_looser_user_keeps_a_category_useful() -> None:
     text = """
     user: {windows: [10/minute]}
     users: {vip: {windows: []}}
-    categories: {x: {lane: bulk, windows: [20/minute]}}
+    categories:
+      x: {lane: bulk, windows: [20/minute]}
+      y: {lane: bulk, when_blocked: digest, digest: {after: 3, within: 2h, title: t}}
     """
     assert advise(parse_settings(text), read_yaml(text)) == []
 

@@ -65,7 +65,8 @@ def test_it_tells_what_happened(config: Path) -> None:
             (most,) = stats["throttled"]["users"]
             assert (most["user"], most["waiting"], most["categories"]) == ("u0", 1, {"chat": 1})
             assert most["next_at"] > stats["minutes"][-1]["at"]
-            assert '<a href="/user?id=u0">' in ask("/")[1]
+            assert '<a href="/user?id=u0">' in (page := ask("/")[1])
+            assert page.count('width="100"') >= 2, "the bar of those that wait, and its track"
             told = json.loads(ask("/api/v1/users?id=u0&category=chat")[1])
             assert [each["job_id"] for each in told["line"]] == [last]
             assert told["uses"][0]["used"] == 1

@@ -214,6 +214,8 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("categories: {a: {lane: bulk, overall: 5}}", ("1:39: categories.a.overall: must be a rate such as 10/minute "
          "or 5/10s, is a number")),
         ("redis: {prefix: 9x}", "1:17: redis.prefix: must be 1 to 32 letters, digits and _, and begin with a letter"),
+        ("redis: {cert_key_file: k}", ("1:24: redis.cert_key_file: needs cert_file, the certificate that it is the key "
+         "of")),
         ("user: {windos: []}", "1:8: user.windos: unknown key; did you mean windows?"),
         ("user: {zzz: 1}", ("1:8: user.zzz: unknown key; known are windows, gap, burst, send_hours, quiet_hours, "
          "max_waiting")),

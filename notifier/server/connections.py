@@ -106,7 +106,7 @@ class LimitedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._counted and (self.cycle is None or self.cycle.response_complete):
+        if self._counted and self.cycle.response_complete:
             self._owe_head()  # even if it is to close: that waits until the client has read the answer
 
     def pause_writing(self) -> None:

@@ -89,8 +89,6 @@ def message(details: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> st
     match details["type"]:
         case "value_error":
             message = str(context["error"])
-        case "wrong_at":
-            message = str(context["message"])
         case "extra_forbidden":
             message = _unknown_key(path, schema)
         case "missing":

@@ -300,8 +300,17 @@ def test_rates_are_previewed_and_applied(ask: Client, config: Path, redis: Redis
     status, text, _ = ask.post("/api/v1/rates/preview", {"rates": "user:\n  windows: [1/ever]\n"})
     assert (status, json.loads(text)["errors"][0][:29]) == (422, "the new rates:2:13: user.wind")
     assert "the new rates:2:13" in ask.submit("/rates/preview", rates="user:\n  windows: [1/ever]\n")[1]
-    for wrong in ("", "[]", "usr: {}", "users_from: /etc/passwd", "user: &a {}", "providers: {}", "x" * 9):
-        assert ask.post("/api/v1/rates/preview", {"rates": wrong})[0] == 422, wrong
+    for wrong, why in (
+        ("", "is empty"),
+        ("[]", "must be sections"),
+        ("usr: {}", "'usr' is no section"),
+        ("users_from: /etc/passwd", "names files of one host"),
+        ("user: &a {}", "anchors"),
+        ("providers: {}", "has none of the sections"),
+        ("x" * 9, "must be sections"),
+    ):
+        status, text, _ = ask.post("/api/v1/rates/preview", {"rates": wrong})
+        assert (status, why in text) == (422, True), wrong
     lost = {"rates": "user: {windows: [5/1h]}\n", "before": in_force["version"]}
     assert ask.post("/api/v1/rates/apply", lost)[0] == 409
     assert ask.post("/api/v1/rates/apply", {"rates": new, "before": "other"})[0] == 409

@@ -23,7 +23,8 @@ def test_all_that_is_kept_of_one(config: Path, redis: Redis, run: Run, producer:
         waits = producer.send(note("ann", "the second", apns("her-phone")))
         ends(producer, waits, "waiting")
         ends(producer, producer.send(note("bob", "a stranger's")), "delivered")
-    producer.users.mute("ann", categories=["chat"])
+    for user in ("ann", "bob"):
+        producer.users.mute(user, categories=["chat"])
     told = run("users", "export", "--user", "ann")
     assert told.status == 0
     kept = json.loads(told.out)

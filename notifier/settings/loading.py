@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from pydantic import ValidationError
 
 from notifier.errors import SettingsError
+from notifier.notification.platforms import OURS as OWN
 from notifier.settings.checks import redis_url
 from notifier.settings.errors import Finding, findings, line_of
 from notifier.settings.rates import SECTIONS, rates_in
@@ -41,7 +42,6 @@ OF_APPS: Final = (
     "NOTIFIER_HMS_SECRET",
     "NOTIFIER_WEBPUSH_KEY",
 )
-OWN: Final = frozenset({"apns", "expo", "fcm", "hms", "webpush"})
 DEFAULT_PATH: Final = "config/notifier.yaml"
 MAX_PROBLEMS: Final = 50
 PUBLISHED: Final = "the published rates"

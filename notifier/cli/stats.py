@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from threading import Event
+from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
 
+from notifier.cli.given import GIVEN
 from notifier.cli.options import without_rates
 from notifier.cli.output import Rows, answer, moment
 from notifier.operations.problems import problem_lines
@@ -18,15 +21,24 @@ from notifier.store.partitions import opened_all
 from notifier.texts import seconds_text
 from notifier.units import counted
 
+EVERY_S: Final = 2.0
+
 
 def stats(
     *,
     minutes: Annotated[int, typer.Option(min=1, max=4320, help="how many minutes, with the present one")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", help="show it again every two seconds, until Ctrl-C")] = False,
 ) -> None:
     """Show sends by minute, lateness and latency, what waits and why, the routes, and the workers."""
     with opened_all(without_rates()) as redis:
-        found = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}
-    answer(found, *_shown(found))
+        while True:
+            found = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}
+            if watch and not GIVEN.json:
+                Console().clear()
+            answer(found, *_shown(found))
+            if not watch:
+                return
+            Event().wait(EVERY_S)  # only Ctrl-C ends the wait early
 
 
 def _shown(found: dict[str, Any]) -> Iterator[str | Rows]:

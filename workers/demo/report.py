@@ -41,7 +41,7 @@ def report(  # noqa: PLR0917 - all that was measured
     return {
         **counts,
         "still_waiting": waiting,
-        "dispatches_per_message": round((stats.get("dispatched", 0) + stats.get("looked", 0)) / max(1, len(rows)), 3),
+        "dispatches_per_message": round((stats.get("dispatched", 0) + stats.get("looked", 0)) / len(rows), 3),
         "lateness_ms": {"p50": percentile(late, 0.5) / 1000, "p99": percentile(late, 0.99) / 1000},
         "out_of_order": disorder,
         "sent_twice": repeats,

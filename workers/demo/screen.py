@@ -45,10 +45,8 @@ class Screen(Progress):
 
     def explain(self, dead: int, short_lived: int) -> None:
         """Say which notifications will not be delivered, so that the report surprises nobody."""
-        if dead:
-            self.console.print(f"Part of the plan: {dead} go to dead devices only; the providers reject them.")
-        if short_lived:
-            self.console.print(f"Part of the plan: {short_lived} have an expiry; those that wait too long expire.")
+        self.console.print(f"Part of the plan: {dead} go to dead devices only; the providers reject them.")
+        self.console.print(f"Part of the plan: {short_lived} have an expiry; those that wait too long expire.")
 
     def show(self, stats: Mapping[str, int], waiting: int) -> None:
         ended = sum(stats.get(word, 0) for word in TERMINAL)

@@ -77,7 +77,7 @@ class IdleWorker:
             led_before = self.leads
             if yields:
                 await run_async(self._redis, self.hand_over(IN_VAIN))  # if nobody else is idle, it hears its own call
-                lapses_in_ms = min(self._lapse_ms, YIELD_MS)
+                lapses_in_ms = YIELD_MS
             else:
                 lead = leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms)
                 lapses_in_ms = await run_async(self._redis, lead)
@@ -97,7 +97,7 @@ class IdleWorker:
                 timeout = lapses_in_ms / 1_000
             self._waits = True
             try:
-                async with asyncio.timeout(max(0.0, timeout)):
+                async with asyncio.timeout(timeout):
                     await self.wake.wait()
             except TimeoutError:
                 return self.leads

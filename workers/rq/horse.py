@@ -69,7 +69,6 @@ class Horse:
             of = rq_job.permit, rq_job.user, rq_job.category, rq_job.job_id
             self.run = RunFields("", *of, noted or b"")
         self._page = mmap.mmap(-1, 1)
-        self._began = time.monotonic()
 
     def watch(self, job: Job) -> None:
         """Have the horse note how the job's function ended."""

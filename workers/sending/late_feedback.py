@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from notifier.providers.build import Late
 from notifier.scripts.keys import in_force, redis_key, under
+from notifier.units import clock_us
 
 
 class LateFeedback:
@@ -31,8 +32,7 @@ class LateFeedback:
     async def _write(self, late: Late, app: str | None) -> None:
         log = self._log.bind(user=late.user, job_id=late.job_id, platform=late.device.platform, reason=late.reason)
         try:
-            seconds, us = await self._redis.time()
-            now_ms = int(seconds) * 1000 + int(us) // 1000
+            now_ms = clock_us(await self._redis.time()) // 1000
             fields = {
                 "platform": late.device.platform,
                 "token": late.device.token,

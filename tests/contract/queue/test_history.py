@@ -367,6 +367,12 @@ def test_those_behind_one_that_a_worker_did_not_finish_say_so() -> None:
     assert held(behind) == {"those before it (a worker that did not finish it)": 10.0, "user 1/0.01ms": 12.0}
 
 
+def test_one_that_was_accepted_before_histories_were_kept_has_a_record() -> None:
+    """It does not say since when the notification waited, nor when it was handed over."""
+    (told,) = decode_records("ann", [f"{NOON}\n\ndelivered\nchat\n45000 apns,200,45\nw\nr\n\njob".encode()])
+    assert (told.accepted_at, told.handed_at, str(told)) == (None, (), "delivered 12:00:00.0")
+
+
 def test_so_many_and_no_longer(hand: Hand) -> None:
     """A user has at most so many records, and they go at the latest after twice the time."""
     for _ in range(60):

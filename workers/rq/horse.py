@@ -110,7 +110,7 @@ class Relief:
     def __init__(self, redis: Any, call: Call[Any], after_s: float) -> None:
         self.called = False
         self._redis, self._call = redis, call
-        self._timer = threading.Timer(max(0.0, after_s), self._relieve)
+        self._timer = threading.Timer(after_s, self._relieve)
         self._timer.daemon = True
 
     def _relieve(self) -> None:

@@ -155,7 +155,9 @@ class Exchanges:
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
         cancelled = yield from self.cancel_of(user, Kind())
         yield from self.prefer(user, nothing)
-        sends: Sends = "delete" if hard else "hide"
+        # A worker settles a notification in flight under the user's own name, so the sends must stay there. *hide* sees
+        # that for a permit that is dated ahead, but not for one that has lapsed and is not yet taken over.
+        sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"
         places = deque([""])
         while places:
             place, cursor, done = places.popleft(), "0", False

@@ -11,7 +11,8 @@ from notifier.scripts.records import ForgetFields
 from notifier.units import from_bytes, to_bytes
 
 AT_ONCE: Final = 250  # looked at in one call
-Sends = Literal["delete", "hide"]  # what happens to the times of sends; hidden ones are kept under a hash of the user
+# What happens to the times of sends: deleted, kept under a hash of the user, or left while jobs are in flight.
+Sends = Literal["delete", "hide", "leave"]
 
 
 class ForgottenPage(NamedTuple):

@@ -189,7 +189,7 @@ class ForgetFields(NamedTuple):
     place: where to look, from an earlier reply; '' to begin.
     cursor: in this place; '0' to begin.
     at_once: about how many entries a call reads.
-    sends: 'delete' or 'hide' the times of the user's sends.
+    sends: 'delete', 'hide' or 'leave' the times of the user's sends.
     salt: for the hash of the user's name, see forgotten.lua.
     """
 

@@ -82,12 +82,15 @@ class Hand(Worker):
 
     def forget(self, *, hard: bool = False) -> None:
         """As `Exchanges.forget`."""
+        in_flight = False
 
         def meet(met: Sequence[Met], _: int) -> Exchange[None]:
-            yield backlogs.cancel([each.job_id for each in met], KEPT, clock=self.clock)
+            nonlocal in_flight
+            told = yield backlogs.cancel([each.job_id for each in met], KEPT, clock=self.clock)
+            in_flight |= any(answer != "cancelled" for answer in told)
 
         exchange(self.redis, Walk(Kind(), meet).of_user(WHO))
-        sends: Sends = "delete" if hard else "hide"
+        sends: Sends = "delete" if hard else "leave" if in_flight else "hide"
         places = [""]
         while places:
             place, cursor, done = places.pop(0), "0", False

@@ -6,6 +6,7 @@ import pytest
 
 from notifier import Device, Notification
 from notifier.producer import memory_limit
+from notifier.producer.cancel import Cancellation
 from notifier.producer.exchanges import Exchanges
 from notifier.producer.jobs import JobBuilder
 from notifier.settings import parse_settings
@@ -38,3 +39,19 @@ def test_no_limit_of_memory_refuses_what_was_accepted(monkeypatch: pytest.Monkey
         run(Exchanges(settings).enqueue([job]))
     assert end.value.value == [job.id]
     assert not list(once)
+
+
+@pytest.mark.parametrize(("too_late", "sends"), [((), "hide"), (("job",), "leave")])
+def test_the_sends_of_whom_a_worker_sends_to_keep_their_names(
+    monkeypatch: pytest.MonkeyPatch, too_late: tuple[str, ...], sends: str
+) -> None:
+    """Also after its lease: who takes over from a dead worker dates the permit under the user's own name (law 1)."""
+
+    def told(result: Any) -> Any:
+        yield from ()
+        return result
+
+    monkeypatch.setattr(Exchanges, "cancel_of", lambda *_: told(Cancellation(0, too_late)))
+    monkeypatch.setattr(Exchanges, "prefer", lambda *_: told(None))
+    step: Any = next(Exchanges(parse_settings(RATES)).forget("ann", hard=False))
+    assert sends in step.args

@@ -68,7 +68,7 @@ class AccessTokens:
 
         read: makes the answer from the status, headers and body; UNSENT if the token was refused.
         """
-        token = await self._usable(send_by)
+        token = await self._usable(origin, send_by)
         if isinstance(token, Answer):
             return token
         headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
@@ -82,12 +82,17 @@ class AccessTokens:
             self._proven, self._doubted, self._messages_own = True, False, self._messages_own or self._doubted
         return answer
 
-    async def _usable(self, until: float) -> str | Answer:
-        """Return a usable token, or the answer of the send if there is none by `until`, a time of the loop's clock."""
+    async def _usable(self, origin: str, until: float) -> str | Answer:
+        """Return a usable token, or the answer of the send if there is none by `until`, a time of the loop's clock.
+
+        No token is fetched while nothing can be sent to `origin`.
+        """
         loop = asyncio.get_running_loop()
         now = loop.time()
         if now < self._renew_at:
             return self._token
+        if unsent := self._pool.unsent(origin, until):
+            return unsent
         if self._fetching is None and not self._backoff.left_us(now):
             self._fetching = loop.create_task(self._fetch())
         if now < self._usable_until:

@@ -241,6 +241,9 @@ async def test_a_token_found_expired_is_fetched_once(rig: Callable[..., Any]) ->
         answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
         assert {a.outcome for a in answers} == {Outcome.DELIVERED}
         assert r.simulator.token_fetches == 2
+        r.provider._tokens._usable_until = r.provider._tokens._renew_at = 0.0
+        await r.provider.close()
+        assert (await r.provider.send(dispatch())).reason == "Closed", "it is no trouble of the token endpoint's"
 
 
 async def test_a_token_refused_by_fcm_is_replaced_once(rig: Callable[..., Any]) -> None:

@@ -211,6 +211,16 @@ def test_a_dead_workers_sends_count_until_they_are_known(redis: Redis) -> None:
     assert redis.zcount("notifier:overall:news", world.now - S + 1, "+inf") == 2
 
 
+def test_the_look_that_finds_it_used_up_says_when_it_opens(redis: Redis) -> None:
+    """Its worker may sleep until then: nobody else tells it."""
+    world = Paced(redis, rules_of(Window(1, interval_us=5 * S)))
+    world.enqueue("u0", "news", "default")
+    world.round()
+    world.end(world.flights[0])
+    world.enqueue("u1", "news", "default")
+    assert world.pull().next_us == world.now + 5 * S
+
+
 def test_a_clock_that_is_set_back_holds_nobody_for_the_step(redis: Redis) -> None:
     """What was sent an hour ahead may be in flight: it counts for as long as a lease lasts, and then as a send."""
     world = Paced(redis, rules_of(Window(3, interval_us=5 * S)))

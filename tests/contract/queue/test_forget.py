@@ -211,6 +211,18 @@ def test_what_comes_meanwhile_is_found_by_its_tag(redis: Redis) -> None:
     assert found == ["new"]
 
 
+def test_the_log_of_actions_names_them_no_more(redis: Redis) -> None:
+    """A cancel and a pause of the user go; those of a longer name, and of a category of that name, stay."""
+    actions = {"cancel of user": (f"{WHO} category chat", f"{WHO}8 tag x"), "pause": (f"user:{WHO}", f"category:{WHO}")}
+    for action, both in actions.items():
+        for of in both:
+            redis.xadd("notifier:actions", {"who": "me", "action": action, "of": of})
+    one = Hand(redis, rules=RuleTable(POLICIES[0]))
+    one.forget()
+    left: Any = redis.xrange("notifier:actions")
+    assert [entry[b"of"].decode() for _, entry in left] == [both[1] for both in actions.values()]
+
+
 def test_what_is_hidden_goes_with_the_limits(redis: Redis) -> None:
     """Nothing stays longer than the sends would have, the marker by which workers know of it neither."""
     one = hand(redis, POLICIES[0])

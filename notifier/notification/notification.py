@@ -342,8 +342,7 @@ def _check_content(notification: Notification, mappings: Iterable[str]) -> None:
     for name in mappings:
         if (value := fields[name]) != {}:
             check_mapping(name, value)
-    if notification.options:
-        _check_options(notification.options)
+    _check_options(notification.options)
     if notification.title or notification.body or notification.data:
         return
     heard = notification.sound or notification.badge is not None

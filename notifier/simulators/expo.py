@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -84,7 +85,7 @@ class ExpoSimulator(HttpsSimulator):
         if not await self._may_answer(request, whole or Reply(), self.serve(delay_ms)):
             return cut(request)
         if whole is not None and whole.status != HTTPStatus.OK:
-            return page(whole) or _errors(whole)
+            return page(whole, partial(_errors, whole))
         return web.json_response({"data": [_ticket(r, m.id) for m, r in zip(messages, replies, strict=True)]})
 
     async def _serve_receipts(self, request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -75,7 +75,7 @@ class HttpsSimulator(Simulator):
         self.record(at_us, message, reply)
         if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
             return cut(request)
-        return page(reply) or self._respond(reply, message.id)
+        return page(reply, lambda: self._respond(reply, message.id))
 
     async def _may_answer(self, request: web.Request, reply: Reply, delay_s: float) -> bool:
         """Wait for the delay, or for ever if there is to be no answer; return False if the connection is to be cut."""
@@ -86,10 +86,10 @@ class HttpsSimulator(Simulator):
         return not reply.drop
 
 
-def page(reply: Reply) -> web.Response | None:
+def page(reply: Reply, otherwise: Callable[[], web.Response]) -> web.Response:
     """Return the HTML page of a proxy, if the reply is one."""
     if not reply.reason.startswith("<"):
-        return None
+        return otherwise()
     headers = {**reply.all_headers(), "Content-Type": "text/html"}
     return web.Response(status=reply.status, text=reply.reason, headers=headers)
 

@@ -64,7 +64,7 @@ class OauthSimulator(HttpsSimulator):
                 return self._hand_out(whose)
             reply = Reply(400, refusal)
         said = self._error(reply.reason)
-        return page(reply) or web.json_response(said, status=reply.status, headers=reply.all_headers())
+        return page(reply, lambda: web.json_response(said, status=reply.status, headers=reply.all_headers()))
 
     def _hand_out(self, whose: str) -> web.Response:
         token = self.token_prefix + secrets.token_urlsafe(48)

@@ -703,8 +703,8 @@ async def test_it_is_closed(redis_server: EmbeddedRedis) -> None:
     with Limiter.from_url(redis_server.url, namespace="n") as limiter:
         limiter.reset("k")
         connections = limiter.redis.connection_pool._available_connections
-        assert [connection.is_connected for connection in connections] == [True]
-    assert not any(connection.is_connected for connection in connections)
+        assert [connection._sock is not None for connection in connections] == [True]
+    assert not any(connection._sock for connection in connections)
     async with AsyncLimiter.from_url(redis_server.url, namespace="n") as aio_limiter:
         await aio_limiter.reset("k")
     async with AsyncMemoryLimiter() as aio_memory:

@@ -80,7 +80,7 @@ def _csv_lines(file: IO[str]) -> Iterator[Line]:
         if cells is None:
             return
         if not columns:
-            columns, header = cells, csv_line(cells)
+            columns, header = [cell.strip() for cell in cells], csv_line(cells)
             if problem := _why_not_columns(columns):
                 yield reader.line_num, problem, "", ""
                 return

@@ -41,6 +41,9 @@ class WebPushProvider(PooledProvider):
     async def _send(self, dispatch: Dispatch) -> Answer:
         try:
             subscription = read_subscription(dispatch.device.token)
+        except ValueError:
+            return Answer(Outcome.REJECTED, reason="BadSubscription")
+        try:
             plaintext = payload(dispatch.notification)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)

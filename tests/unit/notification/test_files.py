@@ -46,7 +46,7 @@ def test_a_bad_line_is_named_and_does_not_stop_the_rest() -> None:
 def test_csv() -> None:
     """The first line names the columns; data.<key> are data, a cell that is empty is not given."""
     text = (
-        "user,platform,token,title,badge,data.screen,send_at\r\n"
+        "user,platform,token,title, badge ,data.screen,send_at\r\n"
         f'u,fcm,{TOKEN},"Hello, you",3,inbox,\r\n'
         f"u,fcm,{TOKEN},Hello,three,,\r\n"
         f"u,fcm,{TOKEN},Hello\r\n"

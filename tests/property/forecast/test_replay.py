@@ -127,7 +127,7 @@ class Scripts:
                 "it is looked at again and again, and nothing comes of it"
             )
             self.settle([heappop(self.flights)[2] for _ in range(sum(at <= self.now for at, _, _ in self.flights))])
-            run(self.redis, backlogs.sweep(LANES, Retention(LEASE, 1, S), clock=str(self.now)))
+            run(self.redis, backlogs.sweep(LANES, Retention(LEASE, 1, S), lease_us=LEASE, clock=str(self.now)))
             come = [job(self.rules, *arrivals.pop(0)) for _ in range(sum(e.at_us <= self.now for _, e in arrivals))]
             if come:
                 enqueue = partial(calls.enqueue, come, dedupe_for_us=S, stamp="", clock=str(self.now))

@@ -37,13 +37,13 @@ def problem(channel_id: str) -> str:
 
 
 def goes_to_channels(notification: Notification) -> bool:
-    """Whether all of its devices are channels."""
-    return all(channel_of(device.token) for device in notification.devices)
+    """Whether all of its Apple devices are channels."""
+    return all(channel_of(device.token) for device in notification.devices if device.platform == "apns")
 
 
 def check(notification: Notification) -> None:
     """Raise InvalidNotificationError if it goes to a channel, and Apple would take it for a device only."""
-    if not any(channel_of(device.token) for device in notification.devices):
+    if not any(device.platform == "apns" and channel_of(device.token) for device in notification.devices):
         return
     if push_type(notification) != LIVE_ACTIVITY:
         raise InvalidNotificationError("apns.push_type", f"must be {LIVE_ACTIVITY} for a channel")

@@ -44,6 +44,8 @@ class ChannelServer:
         if settings.client == "console" or endpoint is None:
             why = "is missing: give the address of the server that channels are made on" if endpoint is None else ""
             raise SettingsError(f"providers.apns.channels_endpoint: {why or 'client console has no channels'}")
+        if mine.cert_file:
+            raise SettingsError("providers.apns.cert_file: channels need a provider token (team_id, key_id, key_file)")
         host, port, authority = apns_tls.split(endpoint)
         self._timeout_s = mine.timeout_us / 1e6
         tls = apns_tls.context(mine)

@@ -286,6 +286,15 @@ def test_what_a_channel_cannot_be_sent_is_refused_at_enqueue() -> None:
         check_payload(alert)
 
 
+def test_a_token_of_another_platform_is_no_channel() -> None:
+    """However it begins; and to a channel beside another platform's device goes as much as to a channel alone."""
+    other = Device("fcm", f"channel:{'x' * 140}")
+    check_payload(Notification(user="u", devices=[Device("apns", "ab" * 32), other], title="Hello"))
+    apns = {**UPDATE, "content_state": {"text": "x" * 4800}}
+    devices = [Device("apns", f"channel:{ID}"), Device("fcm", "x" * 140)]
+    check_payload(Notification(user="u", devices=devices, title="Hello", apns=apns))
+
+
 def test_where_channels_are_made(identity: Identity) -> None:
     """Apple's two hosts follow from `endpoint`; of another server the address is to be given."""
     assert ENDPOINTS == {
@@ -298,6 +307,8 @@ def test_where_channels_are_made(identity: Identity) -> None:
         ChannelServer(settings_of(identity, endpoint="https://127.0.0.1:1"), None, environ, store)
     with pytest.raises(SettingsError, match="console has no channels"):
         ChannelServer(ApnsSettings(client="console"), None, environ, store)
+    with pytest.raises(SettingsError, match=r"providers\.apns\.cert_file: channels need a provider token"):
+        ChannelServer(ApnsSettings.model_validate({"topic": TOPIC, "cert_file": "c.pem"}), None, environ, store)
 
 
 async def test_a_forged_job_ends_alone(identity: Identity) -> None:

@@ -33,7 +33,7 @@ def context(settings: ApnsSettings) -> ssl.SSLContext:
         tls = ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ValueError) as error:
         _refuse("ca_file", f"cannot use {settings.ca_file}: {error}")
-    tls.minimum_version = ssl.TLSVersion.TLSv1_2  # some distributions' Python would allow older ones
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2  # Python's own least is the host's, which may be lower
     tls.set_alpn_protocols(["h2"])
     if cert_file is not None:
         _check_certificate(cert_file, cert_key_file)

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from rq.utils import utcformat
 from rq.worker import Worker, WorkerStatus
 
+from notifier.errors import RedisUnusableError
 from notifier.queue.circuits import LIMITS
 from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED
 from notifier.queue.writes import write
@@ -118,7 +119,7 @@ class Beat:
                 await self.follow_rates()
                 fields = {**self._describe(), LIMITS: self._served[0].parts.turns.capacity.describe()}
                 await asyncio.to_thread(self._tend, fields)
-            except RedisError as error:
+            except (RedisError, RedisUnusableError) as error:
                 self._log.debug("beat_missed", reason=str(error))
             except Exception as error:  # noqa: BLE001 - RQ's upkeep reads any job, and none must end the beat
                 self._log.warning("beat_missed", reason=type(error).__name__)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from notifier.errors import NotifierError, RedisAwayError
+from notifier.errors import NotifierError, RedisUnusableError
 from notifier.queue import leaders
 from notifier.queue.backlogs import SWEPT_AT_ONCE, retime, sweep
 from notifier.queue.health import LOOKED, SUSPENDED
@@ -101,9 +101,9 @@ class Served:
         try:
             with under(self.at.prefixes):
                 self.at.claim()
-        except RedisAwayError:
-            raise
         except NotifierError as error:
+            if isinstance(error.__cause__, RedisError):  # it cannot be asked now: the next beat tries again
+                raise
             self.refused = error
 
     async def register(self, fields: dict[Any, Any], ttl_s: int) -> None:
@@ -142,7 +142,7 @@ class Served:
 
     async def tend(self, fields: dict[Any, Any] | None, ttl_s: int) -> None:
         """Sweep, and register with these fields, if any. If the partition is away, the next call does it."""
-        with contextlib.suppress(RedisError, RedisAwayError):
+        with contextlib.suppress(RedisError, RedisUnusableError):
             await self.sweep()
             if fields is not None:
                 await self.register(fields, ttl_s)

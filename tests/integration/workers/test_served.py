@@ -9,9 +9,12 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError
 
 from notifier.rules.category import LANES
+from notifier.scripts.keys import in_force
 from notifier.scripts.pooled import send
+from notifier.store.partitions import Partition
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from tests.harness.serving import SETTINGS, serve
@@ -155,3 +158,22 @@ async def test_who_may_not_walk_yet_sweeps_again_soon(redis: Redis, redis_server
         redis.delete("notifier:reload:turn")
         await served.sweep()
         assert (served.is_behind, waiting(redis)) == (False, [0, 0, 0])
+
+
+async def test_a_partition_that_refuses_a_worker_for_now_does_not_end_it(
+    redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its node becomes a replica just then. It is claimed at the next beat."""
+
+    async def refuses(*_: Any) -> Any:
+        raise ReadOnlyError("You can't write against a read only replica.")
+
+    async with workers_of(redis_server) as (serve, _):
+        served = serve("")
+        served.at, served.engine._looked_at = Partition(0, 2, in_force(), redis), 1.0
+        with monkeypatch.context() as patch:
+            patch.setattr("notifier.store.exchange.answer", refuses)
+            await served.tend({}, 60)
+        assert (served.refused, redis.exists("notifier:partition")) == (None, 0)
+        await served.tend({}, 60)
+        assert (served.refused, redis.exists("notifier:partition")) == (None, 1)

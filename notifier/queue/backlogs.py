@@ -24,7 +24,7 @@ def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[
     return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
 
 
-def sweep(lanes: Sequence[str], keep: Retention, *, lease_us: int = 0, clock: str = "") -> Call[tuple[int, int, int]]:
+def sweep(lanes: Sequence[str], keep: Retention, *, lease_us: int, clock: str = "") -> Call[tuple[int, int, int]]:
     """End jobs that RQ's own cancel has left in backlogs, and jobs that have expired behind others.
 
     The reply is how many jobs ended or were gone, at most `SWEPT_AT_ONCE` of each kind; then the two values of

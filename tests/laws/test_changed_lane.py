@@ -184,7 +184,7 @@ def test_a_change_goes_on_where_the_last_was_taken_out_by_hand(
         redis.hset(f"rq:job:{last}", "status", "canceled")
         redis.zadd("rq:canceled:bulk", {last: queues.now // S})
     if "swept" in how:
-        run(redis, sweep(LANES, Retention(S, S, S), clock=str(queues.now)))
+        run(redis, sweep(LANES, Retention(S, S, S), lease_us=30 * S, clock=str(queues.now)))
         assert redis.hget(f"rq:job:{last}", "push_outcome") == b"cancelled"
     queues.send("urgent", 5)
     queues.drain()

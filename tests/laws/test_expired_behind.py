@@ -69,7 +69,7 @@ class Backlog:
 
     def sweep(self, after_s: float = 0) -> int:
         self.now += int(after_s * S)
-        return run(self.redis, backlogs.sweep(LANES, KEPT, clock=str(self.now)))[0]
+        return run(self.redis, backlogs.sweep(LANES, KEPT, lease_us=S, clock=str(self.now)))[0]
 
     def waiting(self) -> list[str]:
         return [i.decode() for i in self.redis.zrange("notifier:backlog:{anna}:default", 0, -1)]

@@ -110,7 +110,7 @@ class World:
         return run(self.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT)))[0]
 
     def sweep(self) -> int:
-        return run(self.redis, backlogs.sweep(LANES, KEPT))[0]
+        return run(self.redis, backlogs.sweep(LANES, KEPT, lease_us=60_000_000))[0]
 
     def all_right(self) -> None:
         audit = Audit(self.redis, lease_us=3_000_000)

@@ -81,5 +81,5 @@ def test_none_goes_before_its_moment_and_what_is_over_is_forgotten(redis: Redis)
     assert sent(redis, NOW, 50) == []
     for n in range(20):
         accept(redis, [f"more{n}"], at_us=AT + S * n, now=NOW + S)
-    run(redis, backlogs.sweep(LANES, Retention(S, S, S), clock=str(NOW + S)))
+    run(redis, backlogs.sweep(LANES, Retention(S, S, S), lease_us=30 * S, clock=str(NOW + S)))
     assert {int(float(at)) for at in redis.zrange("notifier:same_time", 0, -1)} == {AT + S * n for n in range(20)}

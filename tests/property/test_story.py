@@ -209,7 +209,7 @@ class Story(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         """What RQ has cancelled, and what has expired behind others, comes to its end."""
-        run(self.redis, backlogs.sweep(LANES, Retention(KEEP, KEEP), clock=str(self.now)))
+        run(self.redis, backlogs.sweep(LANES, Retention(KEEP, KEEP), lease_us=LEASE, clock=str(self.now)))
 
     @rule(us=st.sampled_from([1, S, M // 10, LEASE - 1, LEASE, M, 2 * M]))
     def time_passes(self, us: int) -> None:

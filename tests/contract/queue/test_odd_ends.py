@@ -101,7 +101,7 @@ def test_what_had_failed_is_cancelled_by_rq_and_counted(redis: Redis, by: str) -
         redis.rpush("rq:queue:default", "one")
         assert worker.take() == []
     elif by == "the sweep":
-        assert run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now)))[0] == 1
+        assert run(redis, backlogs.sweep(LANES, KEEP, lease_us=S, clock=str(worker.now)))[0] == 1
     else:
         assert run(redis, backlogs.cancel(["one"], KEEP, clock=str(worker.now))) == ["cancelled"]
     assert redis.hmget("notifier:stats", "failed", "cancelled") == [b"1", b"1"]
@@ -157,11 +157,11 @@ def test_what_was_delivered_long_ago_is_forgotten_where_nothing_more_is_settled(
     worker.accept(offer("daily"))
     settle(worker, worker.take()[0], "delivered")
     worker.now += 599 * S
-    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now)))
+    run(redis, backlogs.sweep(LANES, KEEP, lease_us=S, clock=str(worker.now)))
     assert accepted(worker, offer("daily")) == "daily"
     assert redis.exists("rq:job:daily") == 0
     worker.now += 2 * S
-    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now)))
+    run(redis, backlogs.sweep(LANES, KEEP, lease_us=S, clock=str(worker.now)))
     assert accepted(worker, offer("daily")) == "daily"
     assert redis.exists("rq:job:daily") == 1
 
@@ -170,9 +170,9 @@ def test_moments_that_are_over_are_kept_no_longer(redis: Redis) -> None:
     """However many moments something was sent for, once all are over none is kept."""
     worker = Worker(redis, rules=RULES)
     worker.accept(*[offer(f"{n}", send_at_us=worker.now + n * S) for n in (1, 1, 2)])
-    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now + S)))
+    run(redis, backlogs.sweep(LANES, KEEP, lease_us=S, clock=str(worker.now + S)))
     assert redis.zcard("notifier:same_time") == 2
-    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now + 3 * S)))
+    run(redis, backlogs.sweep(LANES, KEEP, lease_us=S, clock=str(worker.now + 3 * S)))
     assert redis.exists("notifier:same_time") == 0
 
 

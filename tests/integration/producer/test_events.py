@@ -110,7 +110,7 @@ def test_ends_that_rq_brings_about(config: Path, redis: Redis) -> None:
     with notifier(config) as producer:
         cancelled = producer.send(note("ann", "1", fcm("ann")))
         Job.fetch(cancelled, connection=redis, serializer=JSONSerializer).cancel()
-        sweep = backlogs.sweep(LANES, Retention(10**12, events_us=keep_us))
+        sweep = backlogs.sweep(LANES, Retention(10**12, events_us=keep_us), lease_us=10**9)
         assert run(redis, sweep)[0] == 1
         deleted = settle_one(redis, config, keep_us, "bob", deletes=True)
         assert [(each.job_id, each.user, each.outcome) for each in producer.events()] == [

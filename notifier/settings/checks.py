@@ -25,7 +25,7 @@ from notifier.rules.rate_text import RATES_FORM, parse_rates
 from notifier.rules.zones import check_zone
 from notifier.settings import redis_url as several
 from notifier.settings.secret_files import read_regular
-from notifier.units import UNITS, WORDS, parse_duration, shown
+from notifier.units import LONGEST_US, UNITS, WORDS, parse_duration, shown
 
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20
@@ -91,11 +91,11 @@ def wrong_at(paths: str | Sequence[str], message: str) -> PydanticCustomError:
     return PydanticCustomError("wrong_at", "{message}", {"message": message, "at": at})
 
 
-def duration(*, least_us: int) -> PlainValidator:
+def duration(*, least_us: int, max_us: int = LONGEST_US) -> PlainValidator:
     def check(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"must be a duration such as 1500ms, 10s or 7d, is {kind(value)}")  # noqa: TRY004
-        return parse_duration(str(value), least_us=least_us)  # refuses a bare number, and asks for its unit
+        return parse_duration(str(value), least_us=least_us, max_us=max_us)  # refuses a bare number
 
     return PlainValidator(check, json_schema_input_type=DURATION_TEXT)
 
@@ -260,6 +260,7 @@ def _prefix(value: str) -> str:
 # The types of single values.
 Duration = Annotated[int, duration(least_us=0)]
 Positive = Annotated[int, duration(least_us=UNITS["ms"])]
+Lease = Annotated[int, duration(least_us=UNITS["ms"], max_us=10 * UNITS["m"])]  # see sweep.lua
 Rate = Annotated[Window, PlainValidator(_rate, json_schema_input_type=RATE_TEXT)]
 WINDOWS: Final = BeforeValidator(_windows)
 Rates = Annotated[tuple[Rate, ...], WINDOWS]

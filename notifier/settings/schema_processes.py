@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from notifier.settings import checks
-from notifier.settings.checks import Duration, File, FunctionName, Positive, WebhookUrl, wrong_at
+from notifier.settings.checks import Duration, File, FunctionName, Lease, Positive, WebhookUrl, wrong_at
 from notifier.settings.schema_types import Section
 from notifier.units import UNITS, format_duration
 
@@ -37,7 +37,7 @@ class WorkerSettings(Section):
 
     batch: int = Field(default=50, ge=1, le=1_000)
     in_flight: int = Field(default=500, ge=1, le=10_000)
-    lease_us: Positive = Field(default=10 * SECOND, alias="lease")
+    lease_us: Lease = Field(default=10 * SECOND, alias="lease")
     grace_us: Positive = Field(default=8 * SECOND, alias="grace")
     functions: Annotated[tuple[FunctionName, ...], Field(strict=False)] = ()
     backoff: BackoffSettings = BackoffSettings()

@@ -227,6 +227,7 @@ def test_delivered_records_may_be_switched_off() -> None:
          "when, such as 21:00-08:00 or sat-sun 21:00-08:00, or none")),
         ("user: {quiet_hours: [1]}", ('1:21: user.quiet_hours: must be text such as "21:00-08:00", a list of it, '
          "or text by day, or none")),
+        ("worker: {lease: 601s}", "1:17: worker.lease: '601s' is outside what is allowed; give from 1ms to 10m"),
         ("worker: {lease: 2m}\nuser: {quiet_hours: 09:01-09:00}", ("2:21: user.quiet_hours: 09:01-09:00 leaves no time "
          "to send; leave more than worker.lease")),
         ("user: {windows: [1/calendar-year]}", ("1:18: user.windows[0]: '1/calendar-year' is not a rate; write a limit "

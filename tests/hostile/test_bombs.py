@@ -20,6 +20,7 @@ from notifier.notification.rq_call import read_call
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
 from workers.rq.functions import AllowedFunctions
+from workers.sending.sender import Backoff
 
 ROOM = 100_000_000  # bytes that reading one may need
 
@@ -136,6 +137,13 @@ def test_rq_does_not_unpack_a_job_without_end(field: bytes) -> None:
 def test_the_reason_of_a_job_is_not_unpacked_without_end() -> None:
     """A reason is read by people: what unpacks to gigabytes is cut."""
     assert len(decode_reason(b64encode(bomb()))) < 100_000
+
+
+@pytest.mark.parametrize("count", [10**9, -(10**9)])
+@pytest.mark.usefixtures("memory")
+def test_a_count_that_any_program_wrote_makes_no_number_without_end(count: int) -> None:
+    """A job's hash says how often it was refused, and the wait doubles with each."""
+    assert 1 <= Backoff(2, 4).wait_us(count) <= 4
 
 
 @pytest.mark.parametrize("form", ["json", "console"])

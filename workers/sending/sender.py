@@ -81,7 +81,8 @@ class Backoff:
         A longer wait is spread over a longer time: a thousand messages told "a minute" must not come back together.
         """
         first_us = max(self.first_us, asked_us // 4)
-        ceiling = min(self.max_us, first_us * 2 ** min(attempt - 1, 32))  # other programs can write any number
+        doubled = min(max(attempt - 1, 0), 32)  # any program may have written the count
+        ceiling = min(self.max_us, first_us * 2**doubled)
         return asked_us + random.randint(ceiling // 2, ceiling)  # noqa: S311 - spreads retries, keeps no secret
 
 

@@ -178,6 +178,7 @@ class Circuits:
         probe = {"kind": kind, "first_us": first_us, "max_us": max_us, "share": round(share * 1000)}
         change = await run_async(self._redis, self._seen(route, "down", reason=reason, **probe))
         self._failures[route] = 0
+        self._told_up.pop(route, None)
         self._was_in_vain = True
         if kind != "full":  # a project is full for all workers alike
             self._troubled.add(route)

@@ -217,6 +217,15 @@ async def test_a_fault_of_one_message_is_its_own() -> None:
     assert circuits.record("apns", WRONG, 1)[0].outcome is Outcome.REFUSED
 
 
+async def test_what_works_after_trouble_is_told_at_once() -> None:
+    """Law 3: no pull has said yet that the circuit is open, and a success was told just before the trouble."""
+    circuits = Circuits(redis := Told(), "w", ["apns"])
+    for answer in (UP, AWAY, UP):
+        circuits.record("apns", answer)
+        await circuits.tell()
+    assert [seen for _, seen, *_ in redis.calls] == ["up", "down", "up"]
+
+
 async def test_a_worker_steps_back_ever_longer() -> None:
     """Alone with its trouble it is away for about 1 s, then 2 s, for a minute at most; what works again ends that."""
     circuits = Circuits(redis := Told(), "w", ["apns", "fcm"])

@@ -44,7 +44,6 @@ class Served:
         self._is_due = False  # whether a walk over the wake-ups is due, as of the last sweep
         self.tending: asyncio.Task[None] | None = None
         self._turn = 0  # counts the calls of `register`
-        self._is_claimed = False
         self.refused: NotifierError | None = None  # why this worker must stop: the keys in Redis are not of its kind
         self._swept = sweep(parts.lanes, parts.tuning.keep, lease_us=parts.tuning.lease_us)
 
@@ -120,11 +119,8 @@ class Served:
                 if is_whole:
                     self._keep_up(pipe, looked_us // 1_000_000)
                 replies = await pipe.execute()
-            if replies[0]:  # HSET made the fields: Redis has lost them, or never had them
-                self._is_claimed = False
-            if not self._is_claimed:
+            if replies[0] or not self.at.is_checked:  # HSET made the fields: Redis has lost them, or never had them
                 await asyncio.to_thread(self.claim)
-                self._is_claimed = True
             others = replies[-1] - {self._key.encode()} if is_whole else ()
             for key in others:  # a killed worker may have left its name here
                 if not await self.parts.redis.exists(key):

@@ -53,8 +53,8 @@ class Partition:
 
         Call it under `prefixes`. Raises RedisUnusableError or SettingsError if Redis has others.
         """
+        self.is_checked = self.prefixes is None  # until it is checked anew
         check_layout(self.client)
-        self.is_checked = self.prefixes is None
         exchange(self.client, self.agree(claims=True))
 
     def agree(self, *, claims: bool = False) -> Exchange[None]:

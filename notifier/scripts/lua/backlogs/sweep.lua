@@ -10,7 +10,7 @@
 --! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by note_due now_us number
 --! needs read_backlogs steering tally text UNSENT waiting_key waits was_taken
 local MOST, MOST_FORGOTTEN, MOST_HOLDS, MOST_HELD = 100, 20000, 10, 25
-local LONGEST_LEASE = 600000000 -- µs, as worker.lease: others may have longer leases than the caller
+local LONGEST_LEASE = 600000000 -- µs, the most that worker.lease may be: others may have longer leases than the caller
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
 ends.read(ARGV[2])

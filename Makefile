@@ -100,16 +100,11 @@ test-python: $(OTHER)/.installed-by-make  ## the tests that depend on the versio
 	  tests/unit/[a-z]*/ tests/unit/test_imports.py tests/unit/test_log.py tests/unit/test_units.py \
 	  tests/contract/providers tests/contract/producer tests/contract/test_contract.py tests/contract/test_direct.py
 
-test-browser: setup  ## the tests of the pages of notifier serve, in Debian's chromium
-	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
+test-browser: setup  ## the tests of the pages of notifier serve, in Debian's chromium; PICTURES=build/pages keeps pictures
+	@$(BIN)/python -m pytest tests/browser/in_a_browser.py tests/browser/rehearsal.py
 
 pictures: setup  ## take the pictures of pages in the docs again, in chromium
 	@$(BIN)/python -m pytest -q tests/browser/pictures.py
-
-rehearsal: setup  ## check what the first page shows in faults, in chromium; pictures go to build/rehearsal
-	@mkdir -p build/rehearsal
-	@PICTURES=build/rehearsal $(BIN)/python -m pytest -q tests/browser/rehearsal.py
-	@echo "build/rehearsal"
 
 check-alerts:  ## test the alerts of deploy/prometheus with promtool (apt-get install prometheus)
 	@promtool check rules deploy/prometheus/alerts.yaml

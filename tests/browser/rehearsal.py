@@ -1,6 +1,6 @@
 """The rehearsal: scenes of a bad night, played with real workers and simulators, and read from the first page alone.
 
-Run by `make rehearsal`. With PICTURES=<folder> it leaves pictures of the first page in each scene, wide and narrow,
+Run by `make test-browser`. With PICTURES=<folder> it leaves pictures of the first page in each scene, wide and narrow,
 light and dark.
 """
 
@@ -161,7 +161,7 @@ def test_the_provider_answers_503(tmp_path: Path, browser: Browser) -> None:  # 
         said = main.get_by_role("alert").first
         expect(said).to_contain_text(re.compile(r"apns stopped for .*503 ServiceUnavailable, .*; next probe in"))
         expect(said).to_contain_text("the provider's to mend")
-        expect(main).to_contain_text(re.compile("(29|30) users wait, each with 1; here are 10."))
+        expect(figure(main, "waiting")).to_have_text("30")
         up.simulators.apns.fail = {}
         ends(up.producer, up.send([note("cy", "after", apns("cy"))])[0], "delivered")
         eventually(lambda: not up.held(), "the route to work")
@@ -225,7 +225,6 @@ def test_somebody_suspended_all(tmp_path: Path, browser: Browser) -> None:  # no
         expect(figure(main, "Overdue")).to_have_text("1")
         expect(figure(main, "Oldest overdue")).to_have_text(re.compile(r"\d"))
         expect(main).to_contain_text("apns ? unknown: no worker works")
-        expect(main.get_by_role("row").filter(has_text="ann").first).to_contain_text("when a worker takes it")
         up.redis.delete("rq:suspended")
         eventually(lambda: up.delivered() == 1, "it to go after all")
 
@@ -245,7 +244,7 @@ def test_an_emergency_stop(tmp_path: Path, browser: Browser) -> None:  # noqa: F
         main = look(page, "paused")
         said = main.get_by_role("alert").first
         expect(said).to_contain_text(
-            re.compile(r"category:chat paused for .* by anna: wrong text; 5 wait; ends in\s(59\smin|1\sh)\b")
+            re.compile(r"category:chat paused for .* by anna: wrong text; 5 wait; ends in\s(59\smin|1\sh)")
         )
         expect(main.get_by_role("row").filter(has_text="the pause of category:chat").first).to_contain_text("5")
         expect(main).to_contain_text("pause category:chat by anna")

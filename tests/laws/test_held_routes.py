@@ -18,7 +18,7 @@ from redis import Redis
 from notifier import Device, Held, Notification, Notifier
 from notifier.simulators.simulator import stop_accepting
 from notifier.simulators.wire import Reply
-from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.support import (
     Simulators,
     WorkerProcess,
@@ -44,7 +44,7 @@ class Service:
 
     simulators: Simulators
     config: Path
-    server: EmbeddedRedis
+    server: MortalRedis
     redis: Redis
     producer: Notifier
     stack: ExitStack
@@ -85,7 +85,7 @@ class Service:
 def service(tmp_path: Path, **sections: Any) -> Iterator[Service]:
     with ExitStack() as stack:
         simulators = stack.enter_context(Simulators(tmp_path / "simulators"))
-        server = stack.enter_context(EmbeddedRedis())
+        server = stack.enter_context(MortalRedis())
         config = write_config(tmp_path, server.url, simulators.providers(), **sections)
         producer = stack.enter_context(notifier(config))
         redis = stack.enter_context(client_of(config))

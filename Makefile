@@ -28,7 +28,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser pictures check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format reference lock clean bench-peers bench-instructions bench-calls house
+.PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' Makefile)
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -211,11 +211,13 @@ docs: $(DOCS)/.installed-by-make  ## build the site into build/docs; a warning o
 docs-links: $(DOCS)/.installed-by-make  ## check the links of the docs to other sites; needs the network
 	@$(DOCS)/bin/sphinx-build --quiet --builder linkcheck --conf-dir docs --doctree-dir build/doctrees . build/links
 
+# The build's own words only if it fails.
+PACKED = mkdir -p build && { $(RELEASE)/bin/python -m build --no-isolation $(1) > build/log 2>&1 || { cat build/log >&2; exit 1; }; }
+
 package: $(RELEASE)/.installed-by-make  ## build sdist and wheel into dist, twice, compare them, and check them as PyPI does
 	@rm -rf dist build/again
-	@$(RELEASE)/bin/python -m build --no-isolation --outdir dist . > build.log 2>&1 || { cat build.log >&2; exit 1; }
-	@$(RELEASE)/bin/python -m build --no-isolation --outdir build/again . > build.log 2>&1 || { cat build.log >&2; exit 1; }
-	@rm build.log
+	@$(call PACKED,--outdir dist .)
+	@$(call PACKED,--outdir build/again .)
 	@diff -r dist build/again && echo "dist is the same when it is built again"
 	@$(RELEASE)/bin/twine check --strict dist/*
 	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
@@ -227,9 +229,9 @@ test-wheel: package  ## test the built wheel: imports, the limiter, the commands
 	@$(PYTHON) -m venv $(WHEEL)
 	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo dist/*.whl)"
 	@$(WHEEL)/bin/python tests/consumer/light.py
-	@rm -rf build/limiter && $(RELEASE)/bin/python -m build --wheel --no-isolation --outdir build/limiter packaging/limiter > build.log 2>&1 \
-	  || { cat build.log >&2; exit 1; }
-	@rm build.log && $(RELEASE)/bin/twine check --strict build/limiter/*.whl
+	@rm -rf build/limiter
+	@$(call PACKED,--wheel --outdir build/limiter packaging/limiter)
+	@$(RELEASE)/bin/twine check --strict build/limiter/*.whl
 	@cd packaging/limiter && $(CURDIR)/$(RELEASE)/bin/check-wheel-contents ../../build/limiter/*.whl
 	@$(PYTHON) -m venv build/limiter/venv
 	@build/limiter/venv/bin/python $(INSTALL) --constraint build/constraints.txt build/limiter/*.whl
@@ -275,4 +277,4 @@ lock: setup  ## renew the locks: the newest versions that pyproject.toml allows,
 	@$(COMPILE) --extra release --output-file requirements-release.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf build .venv .venv-py* $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(WHEEL) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf build .venv .venv-py* $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(WHEEL) $(PEERS) benchmarks/.peers benchmarks/*/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

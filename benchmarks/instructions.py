@@ -134,7 +134,7 @@ def counted_redis(folder: Path) -> Iterator[Redis]:
     """A Redis of its own whose instructions are counted; `counted_in` reads how many, once it has ended."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    count = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", "--quiet"]
+    count = ["valgrind", "--tool=callgrind", "--vgdb=no", f"--callgrind-out-file={folder}/out", "--quiet"]
     server = ["redis-server", *f"--port {port} --bind 127.0.0.1 --appendonly no --hz 1".split(), "--save", ""]
     process = subprocess.Popen([*count, *server], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with contextlib.closing(Redis(port=port, protocol=2, socket_timeout=600)) as redis:

@@ -24,11 +24,8 @@ def test_each_path_is_there(file: str) -> None:
 def test_ci_asks_for_targets_that_there_are() -> None:
     """Each `make` of CI names targets."""
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    called = re.findall(
-        r"^\s*(?:\w+=\S* )?make((?: [a-z][a-z0-9-]*)+)",
-        (ROOT / ".ci" / "run").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
+    texts = [path.read_text(encoding="utf-8") for path in [ROOT / ".ci/run", *ROOT.glob(".github/workflows/*.yml")]]
+    called = re.findall(r"^\s*(?:- run: )?(?:\w+=\S* )?make((?: [a-z][a-z0-9-]*)+)", "\n".join(texts), re.MULTILINE)
     asked = [target for targets_of_one in called for target in targets_of_one.split()]
     assert len(asked) > 8
     assert set(asked) <= targets

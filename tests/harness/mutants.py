@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from shutil import copyfile, copytree
+from shutil import copyfile, copytree, ignore_patterns
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("notifier", "workers", "tests", "config", "pyproject.toml")
+COPIED = ("notifier", "workers", "tests", "config")
+PYPROJECT = "pyproject.toml"
 
 
 class Mutant(NamedTuple):
@@ -456,7 +457,8 @@ def run(mutant: Mutant) -> str:
     """What the test says to the wrong script: 'caught' or 'SURVIVED'."""
     with tempfile.TemporaryDirectory() as folder:
         for part in COPIED:
-            (copytree if (ROOT / part).is_dir() else copyfile)(ROOT / part, Path(folder, part))
+            copytree(ROOT / part, Path(folder, part), ignore=ignore_patterns(".peers", "__pycache__"))
+        copyfile(ROOT / PYPROJECT, Path(folder, PYPROJECT))
         script = mutant.script(Path(folder))
         source = script.read_text(encoding="utf-8")
         script.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
@@ -468,13 +470,16 @@ def run(mutant: Mutant) -> str:
 
 def main() -> int:
     """Run them; 1 if one was not caught."""
-    words = sys.argv[1:]
-    answers = []
-    for mutant in MUTANTS:
-        if not words or any(word in mutant.name for word in words):
-            answers.append(run(mutant))
-            print(f"{answers[-1]:8}  {mutant.name}", flush=True)  # noqa: T201 - a command
-    return int(set(answers) != {"caught"})
+    words = sys.argv[1:] or [""]
+    chosen = [mutant for mutant in MUTANTS if any(word in mutant.name for word in words)]
+    if not chosen:
+        sys.exit(f"no wrong script has one of these words in its name: {' '.join(words)}")
+    answers = set()
+    for mutant in chosen:
+        answer = run(mutant)
+        answers.add(answer)
+        print(f"{answer:8}  {mutant.name}", flush=True)  # noqa: T201 - a command
+    return int(answers != {"caught"})
 
 
 if __name__ == "__main__":

@@ -136,11 +136,11 @@ stalls: setup  ## check the limits after stalls of a provider of 2, 8 and 30 s; 
 chaos: setup  ## 20,000 notifications through workers of which 66 are killed; some minutes
 	@$(BIN)/python -m pytest -q -s tests/faults/long_chaos.py
 
-bench: setup  ## measure the figures that have a target
-	@$(BIN)/python -m benchmarks
+bench: setup  ## measure the figures that have a target; roughly with QUICK=--quick, as the others below that measure speed
+	@$(BIN)/python -m benchmarks $(QUICK)
 
 bench-sizes: setup  ## measure the cost of a message while a million wait; minutes, and 2 GB of memory
-	@$(BIN)/python -m benchmarks --only sizes
+	@$(BIN)/python -m benchmarks --only sizes $(QUICK)
 
 bench-instructions: setup  ## count Redis's instructions for a message; needs valgrind; some minutes
 	@$(BIN)/python -m benchmarks.instructions
@@ -166,7 +166,7 @@ benchmarks/.peers/.installed-by-make:
 	@touch $@
 
 bench-providers: setup  ## compare the providers' clients with their upper bounds and with others; about 3 minutes
-	@$(BIN)/python -m benchmarks.providers
+	@$(BIN)/python -m benchmarks.providers $(QUICK)
 
 soak-providers: setup  ## count connections during ten minutes of idle times, GOAWAYs, cuts and a restart
 	@$(BIN)/python -m benchmarks.providers.soak

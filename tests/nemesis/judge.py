@@ -42,6 +42,7 @@ COUNTS: Final = {Outcome.DELIVERED, Outcome.UNKNOWN}
 TRIED: Final = {"retry", "unknown", "returned", "unsent", "fault", "not_settled", "lease_lost"}
 BREAKS: Final = {"sender_broke", "provider_broke", "beat_missed"}  # said louder than for the one who debugs
 COLLAPSES: Final = {"news"}
+HARMLESS: Final = {"rates", "script flush", "suspended", "half a file"}  # no Redis and no connection is away for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,7 @@ class Facts:
 
     def wrong(self, since_us: int, until_us: int) -> bool:
         """Whether anything was wrong in between by which a message may come twice."""
-        harmless = {"rates", "script flush", "suspended", "half a file"}
-        return any(t.kind not in harmless and t.overlaps(since_us - MARGIN_US, until_us) for t in self.troubles)
+        return any(t.kind not in HARMLESS and t.overlaps(since_us - MARGIN_US, until_us) for t in self.troubles)
 
 
 def number_of(arrival: Arrival) -> int:
@@ -295,20 +295,20 @@ def ends(facts: Facts) -> Iterable[Violation]:
     """Ends, see above."""
     for one in facts.accepted:
         state = facts.states.get(one.number)
-        about = (one.at_us, one.user, frozenset({one.number}))
+        about = one.user, frozenset({one.number})
         if state not in TERMINAL and (one.certain or state is not None):
-            yield _violation("ends", f"{one} did not end: {state or 'nobody knows it'}", *about)
+            yield Violation("ends", one.at_us, f"{one} did not end: {state or 'nobody knows it'}", *about)
             continue
         arrivals = facts.of_number[one.number]
         taken = [arrival for arrival in arrivals if counts(arrival)]
         if state == "delivered" and not any(arrival.status == 200 for arrival in arrivals):
-            yield _violation("ends", f"{one} ended as delivered, and no provider took it", *about)
+            yield Violation("ends", one.at_us, f"{one} ended as delivered, and no provider took it", *about)
         if one.requeued:
             continue
         for at_us, answer in one.cancelled:
             late = [a for a in taken if a.at_us - facts.stalled_us(at_us - TIMEOUT_US, a.at_us) > at_us + MARGIN_US]
             if answer == "cancelled" and (late or state != "cancelled"):
-                yield _violation("ends", f"{one} was cancelled, and then {'sent' if late else state}", *about)
+                yield Violation("ends", one.at_us, f"{one} was cancelled, and then {'sent' if late else state}", *about)
         if one.expires_us is not None:
             expires_us = one.at_us + one.expires_us
             until_us = expires_us + LEASE_US
@@ -316,7 +316,7 @@ def ends(facts: Facts) -> Iterable[Violation]:
             late = [a for a in late if a.at_us - facts.stalled_us(expires_us, a.at_us, facts.sent_by(a)) > until_us]
             if late:
                 text = f"{one} arrived {(late[0].at_us - until_us) / 1e6:.3f} s more than a lease after its expiry"
-                yield _violation("ends", text, late[0].at_us, one.user, frozenset({one.number}))
+                yield Violation("ends", late[0].at_us, text, *about)
     yield from _totals(facts)
 
 
@@ -350,7 +350,7 @@ def repeats(facts: Facts) -> Iterable[Violation]:
             tried = any(since_us <= at <= arrival.at_us for at in facts.tried[one.job_id])
             if not tried and not facts.wrong(before.at_us, arrival.at_us):
                 text = f"{one} came twice, {(arrival.at_us - before.at_us) / 1e6:.3f} s apart, and nothing was wrong"
-                yield _violation("repeats", text, arrival.at_us, one.user, frozenset({number}))
+                yield Violation("repeats", arrival.at_us, text, one.user, frozenset({number}))
 
 
 def broken(facts: Facts) -> Iterable[Violation]:
@@ -360,7 +360,3 @@ def broken(facts: Facts) -> Iterable[Violation]:
         if breaks or "Traceback" in str(line.get("exception", "")):
             text = f"{line['worker']} logged {line['event']}: {str(line.get('exception') or line)[-600:]}"
             yield Violation("nothing breaks", line["at_us"], text, line.get("user"))
-
-
-def _violation(law: str, text: str, at_us: int, user: str, numbers: frozenset[int]) -> Violation:
-    return Violation(law, at_us, text, user, numbers)

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import AsyncLimiter, Hold, Limiter
 from tests.nemesis.history import History, wall_us
-from tests.nemesis.judge import Violation
+from tests.nemesis.judge import HARMLESS, Violation
 
 THREADS: Final = 300
 CLIENTS: Final = 8
@@ -31,7 +31,6 @@ WAITED: Final = (25, 3600)
 BURST: Final = "burst 4 then 1/500ms"
 BURST_ROOM: Final = (4 + 10 * 2, 10)  # in ten seconds no more than that
 LAPSE_US: Final = 4_000_000  # so long after a trouble of Redis a call may still say so: it tries again once a second
-HARMLESS: Final = {"script flush", "rates", "suspended"}
 NAMESPACE: Final = "nemesis"
 TIMEOUT: Final = "10s"  # on a busy machine these threads themselves stand still for a second and more
 RULES: Final = {"shared:all": SHARED, "client:0": OWN, "hungry:burst": BURST_ROOM, "crowd:0": CROWD}

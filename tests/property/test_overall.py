@@ -21,8 +21,6 @@ from notifier.units import moment
 from tests.property.amount import examples
 from tests.property.world import LEASE, START, Flight, S, World
 
-MANY = 200  # rounds in which a world must have sent all it has
-
 
 @dataclass
 class Paced(World):
@@ -80,6 +78,7 @@ def most_in(received: list[int], interval_us: int) -> int:
     st.lists(st.tuples(st.integers(0, 3 * S), st.booleans()), min_size=30, max_size=30),
 )
 @settings(max_examples=examples(60))
+@example(Window(1, interval_us=20 * S), 1, [6, 6], [(0, True)])
 def test_no_window_over_all_users_is_ever_exceeded(
     redis: Redis, overall: Window, cost: int, counts: list[int], answers: list[tuple[int, bool]]
 ) -> None:
@@ -93,7 +92,8 @@ def test_no_window_over_all_users_is_ever_exceeded(
         world.enqueue(f"u{n}", "chat", "urgent")
     world.round()
     assert world.chat == [START] * len(counts)
-    for after_us, reached in [*answers, *[(0, True)] * MANY]:
+    most_each = overall.interval_us // S + 3  # rounds of a second, until one goes after another and is answered
+    for after_us, reached in [*answers, *[(0, True)] * (sum(counts) * most_each)]:
         if world.ended["delivered"] == sum(counts) + len(counts):
             break
         while world.round():

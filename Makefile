@@ -175,7 +175,7 @@ mutate: setup  ## check that the tests notice each of many wrong scripts; many m
 	@$(BIN)/python tests/harness/mutants.py $(WORDS)
 
 # To make a failing example shorter takes up to five minutes: the timeout of all tests would be told in its place.
-soak-properties: setup  ## the property tests with six times the examples, new ones each time; ten minutes and more
+soak-properties: setup  ## the property tests with six times the examples, new ones each time; minutes
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest --timeout 1800 --numprocesses $(AT_ONCE) --dist worksteal tests/property
 
 coverage: setup  ## coverage of lines and branches by all tests, in all processes; about 18 minutes

@@ -14,12 +14,13 @@ from redis import Redis
 from redis.crc import key_slot
 
 from benchmarks.harness import Figure, at_most, median
+from benchmarks.idle import to_wire_us
 from notifier.errors import NotifierError
 from notifier.rules.verify import percentile
 from notifier.store.tags import tag_of
 from tests.faults.cluster import NODE_TIMEOUT_MS, RedisCluster
 from tests.harness.fleet import Fleet, notification, start_fleet
-from tests.harness.processes import await_that
+from tests.harness.processes import await_that, cpu_s
 
 COUNT, WARM = 64, 500
 RATES = {"redis": {"partitions": COUNT}}
@@ -93,8 +94,7 @@ def _calls(nodes: list[Redis]) -> int:
 
 
 def _cpu_s(nodes: list[Redis]) -> float:
-    told: list[Any] = [node.info("cpu") for node in nodes]
-    return sum(float(each["used_cpu_user"]) + float(each["used_cpu_sys"]) for each in told)
+    return sum(cpu_s(node) for node in nodes)
 
 
 def _idle(fleet: Fleet, nodes: list[Redis], jobs: int, said: str) -> Iterator[Figure]:
@@ -108,16 +108,11 @@ def _idle(fleet: Fleet, nodes: list[Redis], jobs: int, said: str) -> Iterator[Fi
     yield Figure(f"{said}: a Redis", 100 * (_cpu_s(nodes) - before) / lasted / len(nodes), "% of a core", at_most(1))
     pages = int(Path(f"/proc/{worker}/statm").read_text(encoding="ascii").split()[1])
     yield Figure(f"{said}: worker", pages * 4096 / 1e6, "MB", at_most(100))
-    called_us = {}
     with fleet.notifier() as notifier:
         notifier.send(notification("first", jobs))  # loads what this process and the worker need, and connects
         fleet.await_ended(1)
-        for n in range(jobs):
-            called_us[n] = time.time_ns() // 1_000
-            notifier.send(notification(f"i{n}", n))
-            time.sleep(0.05)
+        waits = to_wire_us(fleet, notifier, jobs)
     fleet.await_ended(1 + jobs)
-    waits = [arrival.at_us - called_us[int(arrival.data["n"])] for arrival in fleet.arrivals()[1:]]
     yield Figure(f"{said}: enqueue to wire, p99", percentile(waits, 0.99) / 1_000, "ms", at_most(15))
 
 

@@ -7,9 +7,10 @@ import time
 from redis import Redis
 
 from benchmarks.harness import Figure, at_most
+from notifier import Notifier
 from notifier.rules.verify import percentile
-from tests.harness.fleet import notification, start_fleet
-from tests.harness.processes import await_that
+from tests.harness.fleet import Fleet, notification, start_fleet
+from tests.harness.processes import await_that, cpu_s
 
 WORKERS = 24
 
@@ -21,13 +22,7 @@ def measure(*, quick: bool) -> list[Figure]:
         time.sleep(2)  # the last of them come to rest
         share = cpu_share(fleet.redis, seconds)
         # The first opens a connection to the provider in whichever worker takes it.
-        called_us = {}
-        for n in range(jobs):
-            called_us[n] = time.time_ns() // 1000
-            notifier.send(notification(f"u{n}", n))
-            time.sleep(0.05)
-        await_that(lambda: len(fleet.arrivals()) == jobs, "all jobs")
-        starts = [arrival.at_us - called_us[int(arrival.data["n"])] for arrival in fleet.arrivals()]
+        starts = to_wire_us(fleet, notifier, jobs)
     said = f"{workers} idle workers"
     return [
         Figure(f"{said}: Redis CPU", 100 * share, "% of a core", at_most(3)),
@@ -38,11 +33,17 @@ def measure(*, quick: bool) -> list[Figure]:
 
 def cpu_share(redis: Redis, seconds: float) -> float:
     """The share of one core that Redis uses in the next so many seconds."""
-
-    def used() -> float:
-        cpu = redis.info("cpu")
-        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
-
-    before, begun = used(), time.monotonic()
+    before, begun = cpu_s(redis), time.monotonic()
     time.sleep(seconds)
-    return (used() - before) / (time.monotonic() - begun)
+    return (cpu_s(redis) - before) / (time.monotonic() - begun)
+
+
+def to_wire_us(fleet: Fleet, notifier: Notifier, jobs: int) -> list[int]:
+    """From the call of the producer to the wire, of so many that are sent one by one."""
+    before, called_us = len(fleet.arrivals()), {}
+    for n in range(jobs):
+        called_us[n] = time.time_ns() // 1000
+        notifier.send(notification(f"u{n}", n))
+        time.sleep(0.05)
+    await_that(lambda: len(fleet.arrivals()) == before + jobs, "all jobs")
+    return [arrival.at_us - called_us[int(arrival.data["n"])] for arrival in fleet.arrivals()[before:]]

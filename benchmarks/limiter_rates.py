@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from redis import Redis
 
 from benchmarks.harness import median
+from tests.harness.processes import cpu_s
 
 Call = Callable[[int], object]
 
@@ -34,14 +35,9 @@ def measure(client: Redis, calls: Mapping[str, tuple[Call, int]], *, count: int,
 
 def _run(client: Redis, call: Call, many: int, count: int) -> tuple[float, float, float]:
     calls = max(1, count // many)
-    in_redis, begun, here = _cpu_us(client), time.perf_counter(), time.process_time()
+    in_redis, begun, here = cpu_s(client), time.perf_counter(), time.process_time()
     for n in range(calls):
         call(n)
     here, took = time.process_time() - here, time.perf_counter() - begun
     decisions = calls * many
-    return decisions / took, here * 1e6 / decisions, (_cpu_us(client) - in_redis) / decisions
-
-
-def _cpu_us(client: Redis) -> float:
-    info = client.info("cpu")
-    return float((info["used_cpu_user"] + info["used_cpu_sys"]) * 1e6)
+    return decisions / took, here * 1e6 / decisions, (cpu_s(client) - in_redis) * 1e6 / decisions

@@ -34,7 +34,8 @@ from notifier.limiter.base import KeyLimiter
 from notifier.scripts.connection_wait import in_turn
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.asking import InRedis
-from tests.harness.support import PATIENCE_S, cpu_s, let_pass
+from tests.harness.processes import cpu_s
+from tests.harness.support import PATIENCE_S, let_pass
 
 START = 1_700_000_040_000_000
 S = 1_000_000

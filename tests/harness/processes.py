@@ -73,3 +73,9 @@ def await_workers(redis: Redis, count: int, within_s: float = 60.0) -> None:
 def total(redis: Redis, *words: str) -> int:
     """The sum of these totals."""
     return sum(int(value or 0) for value in redis.hmget(redis_key("stats"), list(words)))
+
+
+def cpu_s(redis: Redis) -> float:
+    """The processor's own time that Redis has taken, in seconds: the machine may be busy with others."""
+    used: Any = redis.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])

@@ -438,12 +438,6 @@ def stood_still_us(spans: Sequence[tuple[int, int]]) -> int:
     return lost
 
 
-def cpu_s(redis: Redis) -> float:
-    """The processor's own time that Redis has taken, in seconds: the machine may be busy with others."""
-    used = redis.info("cpu")
-    return used["used_cpu_user"] + used["used_cpu_sys"]
-
-
 def let_pass(redis: Redis, us: int) -> None:
     """Let keys expire as if so much more time had passed, or less: a test's clock moves, and Redis's own by itself."""
     for key in redis.keys("*"):

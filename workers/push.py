@@ -52,7 +52,7 @@ from workers.loop.turns import Turns
 from workers.loop.watchdog import Watchdog
 from workers.rq import compat
 from workers.rq.functions import AllowedFunctions
-from workers.rq.horse import Patience
+from workers.rq.horse import RETRIED, Patience
 from workers.rq.jobs import ForkedRqJobs
 from workers.sending.circuits import Circuits
 from workers.sending.late_feedback import LateFeedback
@@ -422,7 +422,8 @@ class PushWorker(Worker):
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
         """As RQ's, but the horse waits while Redis is away or takes no writes: to RQ that is the function's error."""
-        self.connection.connection_pool.connection_kwargs["retry"] = Patience()
+        pool = self.connection.connection_pool
+        pool.connection_kwargs |= {"retry": Patience(), "retry_on_error": list(RETRIED)}  # redis-py 5 asks for both
         super().main_work_horse(job, queue)
 
     def kill_horse(self, sig: signal.Signals = signal.SIGKILL) -> None:

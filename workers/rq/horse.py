@@ -24,7 +24,8 @@ from workers.rq.functions import Pickles
 
 SENT: Final = 1
 NOT_SENT: Final = 2
-AWAY: Final = (RedisConnectionError, RedisTimeoutError)
+AWAY: Final = (RedisConnectionError, RedisTimeoutError, OSError)  # OSError: of the connecting, before redis-py 8
+RETRIED: Final = (RedisError, OSError)
 AWAY_S, FULL_S, AGAIN_S = 120.0, 10.0, 1.0
 
 
@@ -37,7 +38,7 @@ class Patience(RedisRetry):
     """
 
     def __init__(self) -> None:
-        super().__init__(NoBackoff(), -1, (RedisError,))
+        super().__init__(NoBackoff(), -1, RETRIED)
 
     def call_with_retry(self, do: Any, fail: Any, *args: Any, **options: Any) -> Any:
         """As redis-py's, with a wait after each error."""

@@ -5,18 +5,24 @@ BIN := .venv/bin
 STAMP := .venv/.installed-by-make
 PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
-RQ2 := .venv-rq2
+LOWEST := .venv-lowest
 DOCS := .venv-docs
 OTHER = .venv-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 RELEASE := .venv-release
 WHEEL := .venv-wheel
-OTHERS := $(APNS2)/.installed-by-make $(RQ2)/.installed-by-make $(DOCS)/.installed-by-make $(RELEASE)/.installed-by-make
+OTHERS := $(APNS2)/.installed-by-make $(LOWEST)/.installed-by-make $(DOCS)/.installed-by-make $(RELEASE)/.installed-by-make
 # Of the wheel it is asked whether all is in it and runs: every import, the limiter, what the pages type. The walks that are
 # left out read the sources.
 FAST := tests/unit/test_imports.py tests/unit/test_light.py tests/contract/test_key_limiter.py tests/acceptance/test_pages.py \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/rates.md]' \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/chat.md]'
 WITH_APNS2 := tests/contract/test_contract.py tests/contract/test_contract_faults.py tests/extra_apns2
+# The tests that meet the libraries, RQ first.
+WITH_LOWEST := tests/integration/test_stock_jobs.py tests/integration/test_rq_citizen.py tests/integration/test_rq_throttled.py \
+  tests/integration/test_prefixes.py tests/laws/test_rq_by_hand.py tests/contract/test_contract.py tests/contract/test_contract_faults.py \
+  tests/contract/providers tests/contract/producer tests/contract/test_key_limiter.py tests/unit/providers tests/unit/settings \
+  tests/unit/store tests/integration/cli tests/integration/server tests/integration/testing tests/integration/test_tracing.py \
+  tests/integration/test_webpush_worker.py
 # How many tests run side by side, on two cores: no test measures time, and most of them wait more than they work.
 AT_ONCE ?= 8
 INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -89,10 +95,8 @@ test-redis: setup  ## only the tests that depend on the version of Redis
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@$(APNS2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal $(WITH_APNS2)
 
-test-rq2: setup $(RQ2)/.installed-by-make  ## the tests that use RQ, with RQ 2, in an environment of its own
-	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
-	  tests/integration/test_rq_citizen.py tests/integration/test_rq_throttled.py tests/integration/test_prefixes.py \
-	  tests/laws/test_rq_by_hand.py
+test-lowest: setup $(LOWEST)/.installed-by-make  ## the tests that meet libraries, with the lowest versions that pyproject.toml allows: RQ 2, for one
+	@HYPOTHESIS_PROFILE=few $(LOWEST)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal $(WITH_LOWEST)
 
 test-python: $(OTHER)/.installed-by-make  ## the tests that depend on the version of Python: make test-python PYTHON=python3.13
 	@$(OTHER)/bin/python -V
@@ -271,11 +275,11 @@ reference: setup  ## make config/notifier.schema.json and pages of docs/referenc
 lock: setup  ## renew the locks: the newest versions that pyproject.toml allows, with hashes
 	@$(BIN)/python $(INSTALL) uv
 	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
-	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
-	@$(COMPILE) --extra rq2 --extra test --output-file requirements-rq2.lock pyproject.toml
+	@echo "h2<3" | $(COMPILE) --override - --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
+	@$(COMPILE) --resolution lowest-direct --extra django --extra test --output-file requirements-lowest.lock pyproject.toml
 	@$(COMPILE) --extra server --extra webpush --extra worker --output-file requirements-image.lock pyproject.toml
 	@$(COMPILE) --extra docs --output-file requirements-docs.lock pyproject.toml
 	@$(COMPILE) --extra release --output-file requirements-release.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf build .venv .venv-py* $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(WHEEL) $(PEERS) benchmarks/.peers benchmarks/*/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf build .venv .venv-py* $(APNS2) $(LOWEST) $(DOCS) $(RELEASE) $(WHEEL) $(PEERS) benchmarks/.peers benchmarks/*/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

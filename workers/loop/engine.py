@@ -42,6 +42,7 @@ PATIENCE_S: Final = 1.0  # after which jobs of other functions go back to their 
 UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # the back-off after a script's error, and how often it doubles at most
 LONGEST_RECONNECT_S: Final = 5.0
 RECONNECTS: Final = EqualJitterBackoff(cap=LONGEST_RECONNECT_S, base=0.1)  # in seconds, by the number of failures
+FEW: Final = 2  # sends; so few begin before the next pull is written: they delay it by less than it would delay them
 MANY: Final = 10  # failures; more make no wait longer
 REFUSED_S: Final = 0.5  # between attempts to settle while Redis refuses this worker's user
 
@@ -199,6 +200,8 @@ class Engine:
         *others, pulled = await run_together(self._redis, [*before, pull])
         if not isinstance(pulled, Exception):  # its sends begin even if another call failed
             self._take_up(pulled, asked_at)
+            if not self.flights.unbegun:
+                await asyncio.sleep(0)  # the first step of the few that have begun
         _raise_first([*others, pulled])
         if pulled.rates is not None:
             if self.look_at_rates is not None:
@@ -249,16 +252,18 @@ class Engine:
         self._note_suspended(pulled)
         self._circuits.use(pulled.shut)
         self.flights.adopt(pulled.orphans, self._all_back_at - now)
-        left = self._turns.left
+        left, flights = self._turns.left, self.flights
+        few = len(pulled.leased) <= FEW and not flights.unbegun  # earlier leases begin first
+        begin = flights.begin if few else flights.begin_soon
         for leased in pulled.leased:
             due_at = asked_at if leased.since_us is None else (leased.since_us - self._redis_ahead_us) / 1e6
             if leased.crashes == SUSPECT:
                 self._suspects.append((leased, asked_at))
             elif left > 0:
-                self.flights.begin_soon(leased, asked_at, due_at)
+                begin(leased, asked_at, due_at)
                 left -= 1
             else:
-                self.flights.give_back(leased)
+                flights.give_back(leased)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self.flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 

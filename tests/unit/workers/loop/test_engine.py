@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 import workers.loop.engine
 import workers.loop.idle
 import workers.served
-from notifier.queue.calls import Pulled
+from notifier.queue.calls import Leased, Pulled
 from notifier.scripts.loader import Call
 from notifier.scripts.records import PullFields
 from notifier.settings import parse_settings
@@ -288,3 +288,24 @@ async def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: py
     await working
     await served.leave(registered=True)
     assert asked == ["pull"]
+
+
+@pytest.mark.parametrize(("count", "order"), [(1, "pull a pull waits"), (3, "pull pull waits a b c")])
+def test_a_few_sends_go_before_the_next_pull(monkeypatch: pytest.MonkeyPatch, count: int, order: str) -> None:
+    """Redis works on the next pull while many begin; a message that comes alone need not wait for it."""
+    names = "abc"[:count]
+    rounds = Rounds(monkeypatch, [pulled(leased=[leased(name) for name in names], taken=count), pulled()])
+
+    async def send(sent: Leased, *_: object) -> None:
+        rounds.did.append(sent.job_id)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rounds.parts.sender, "send", send, raising=False)
+
+    async def go() -> None:
+        for _ in range(2):
+            await rounds.engine._round(wait=True)
+        await rounds.engine.flights.all_begun.wait()
+
+    asyncio.run(go())
+    assert " ".join(rounds.did) == order

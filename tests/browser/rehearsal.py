@@ -162,6 +162,7 @@ def test_the_provider_answers_503(tmp_path: Path, browser: Browser) -> None:  # 
         expect(said).to_contain_text(re.compile(r"apns stopped for .*503 ServiceUnavailable, .*; next probe in"))
         expect(said).to_contain_text("the provider's to mend")
         expect(figure(main, "waiting")).to_have_text("30")
+        expect(main).to_contain_text(re.compile(r"\d users wait, each with 1[.;]"))  # the others are tried again
         up.simulators.apns.fail = {}
         ends(up.producer, up.send([note("cy", "after", apns("cy"))])[0], "delivered")
         eventually(lambda: not up.held(), "the route to work")
@@ -225,6 +226,7 @@ def test_somebody_suspended_all(tmp_path: Path, browser: Browser) -> None:  # no
         expect(figure(main, "Overdue")).to_have_text("1")
         expect(figure(main, "Oldest overdue")).to_have_text(re.compile(r"\d"))
         expect(main).to_contain_text("apns ? unknown: no worker works")
+        expect(main).to_contain_text("No user has a backlog.")  # what is queued has a figure of its own
         up.redis.delete("rq:suspended")
         eventually(lambda: up.delivered() == 1, "it to go after all")
 
@@ -244,7 +246,9 @@ def test_an_emergency_stop(tmp_path: Path, browser: Browser) -> None:  # noqa: F
         main = look(page, "paused")
         said = main.get_by_role("alert").first
         expect(said).to_contain_text(
-            re.compile(r"category:chat paused for .* by anna: wrong text; 5 wait; ends in\s(59\smin|1\sh)")
+            re.compile(
+                r"category:chat paused for .* by anna: wrong text; 5 wait; ends in\s(59\smin(\s\d+\ss)?|1\sh)What to do"
+            )
         )
         expect(main.get_by_role("row").filter(has_text="the pause of category:chat").first).to_contain_text("5")
         expect(main).to_contain_text("pause category:chat by anna")

@@ -200,7 +200,7 @@ class Engine:
         *others, pulled = await run_together(self._redis, [*before, pull])
         if not isinstance(pulled, Exception):  # its sends begin even if another call failed
             self._take_up(pulled, asked_at)
-            if not self.flights.unbegun:
+            if pulled.leased and not self.flights.unbegun:
                 await asyncio.sleep(0)  # the first step of the few that have begun
         _raise_first([*others, pulled])
         if pulled.rates is not None:
@@ -252,9 +252,9 @@ class Engine:
         self._note_suspended(pulled)
         self._circuits.use(pulled.shut)
         self.flights.adopt(pulled.orphans, self._all_back_at - now)
-        left, flights = self._turns.left, self.flights
-        few = len(pulled.leased) <= FEW and not flights.unbegun  # earlier leases begin first
-        begin = flights.begin if few else flights.begin_soon
+        left = self._turns.left
+        few = len(pulled.leased) <= FEW and not self.flights.unbegun  # earlier leases begin first
+        begin = self.flights.begin if few else self.flights.begin_soon
         for leased in pulled.leased:
             due_at = asked_at if leased.since_us is None else (leased.since_us - self._redis_ahead_us) / 1e6
             if leased.crashes == SUSPECT:
@@ -263,7 +263,7 @@ class Engine:
                 begin(leased, asked_at, due_at)
                 left -= 1
             else:
-                flights.give_back(leased)
+                self.flights.give_back(leased)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self.flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 

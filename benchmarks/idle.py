@@ -39,11 +39,11 @@ def cpu_share(redis: Redis, seconds: float) -> float:
 
 
 def to_wire_us(fleet: Fleet, notifier: Notifier, jobs: int) -> list[int]:
-    """From the call of the producer to the wire, of so many that are sent one by one."""
+    """From the call of the producer to the wire, of so many that are sent one by one, to users `i…` of their own."""
     before, called_us = len(fleet.arrivals()), {}
     for n in range(jobs):
         called_us[n] = time.time_ns() // 1000
-        notifier.send(notification(f"u{n}", n))
+        notifier.send(notification(f"i{n}", n))
         time.sleep(0.05)
     await_that(lambda: len(fleet.arrivals()) == before + jobs, "all jobs")
     return [arrival.at_us - called_us[int(arrival.data["n"])] for arrival in fleet.arrivals()[before:]]

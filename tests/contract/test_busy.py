@@ -140,10 +140,13 @@ def test_no_lane_of_a_user_starves(world: World) -> None:
     assert [place for place, category in enumerate(gone) if category == "marketing"] == [7, 15, 22]
 
 
-def test_one_that_a_worker_had_gives_way_to_nobody(world: World) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_one_that_a_worker_had_gives_way_to_nobody(world: World, waits: bool) -> None:
     """It may have been shown: a newcomer with its collapse id waits behind it. Of newcomers one goes."""
     same = note("ann", category="comments", collapse_id="score")
     had = world.producer.send(same)
+    if waits:
+        assert world.take(apns=0) == []
     world.settle(world.take(apns=1), state="backlog")
     _, newest = world.producer.send(same), world.producer.send(same)
     assert world.take(apns=0) == []

@@ -63,8 +63,14 @@ MUTANTS = (
         "cost, nil",
         BACKLOGS,
     ),
-    Mutant("a send is dated at its lease", "permits", "'XX', at, member", "'XX', 'NX', at, member", WAKE_UPS),
-    Mutant("acquire gives nothing back", "refund", "date_sends(key, permit, tonumber(ARGV[3]))", "1", LIMITER),
+    Mutant("a send is dated at its lease", "permits", "'XX', at, member", "'NX', at, member", WAKE_UPS),
+    Mutant(
+        "acquire gives nothing back",
+        "refund",
+        "date_sends(key, permit, tonumber(ARGV[3]))",
+        "(date_sends and 1)",
+        LIMITER,
+    ),
     Mutant(
         "the category's rules are ignored",
         "admits_at",
@@ -104,7 +110,7 @@ MUTANTS = (
         "high priority is ignored",
         "enter_backlog",
         "order - HIGH or order, deadline",
-        "order or order, deadline",
+        "order - 0 * HIGH or order, deadline",
         BACKLOGS,
     ),
     Mutant(
@@ -210,8 +216,8 @@ MUTANTS = (
     Mutant(
         "one that a worker had gives way",
         "send_head",
-        "if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end",
-        "",
+        "if job.collapse then forget_candidate(",
+        "if false then forget_candidate(",
         "contract/test_busy.py::test_one_that_a_worker_had_gives_way_to_nobody",
     ),
     Mutant("a digest's time is ignored", "rule_table", "if (till or 0) <= at then", "if true then", DIGEST),
@@ -390,7 +396,7 @@ MUTANTS = (
         "a device's limit is ignored",
         "limits",
         "local opens, rule = next_for(key, policy, 1)",
-        "local opens, rule = 0, -1",
+        "local opens, rule = next_for and 0, -1",
         DEVICES,
     ),
     Mutant(
@@ -414,13 +420,7 @@ MUTANTS = (
         "full - burst[1] * burst[2]",
         DEVICES,
     ),
-    Mutant(
-        "a cost is one",
-        "backlog",
-        "cost = of.cost",
-        "cost = 1",
-        "contract/test_direct.py::test_it_leaves_what_the_long_way_leaves",
-    ),
+    Mutant("a cost is one", "backlog", "cost = of.cost", "cost = 1", KINDS),
     Mutant("a burst has one more", "burst", "local free = burst[1] - cost", "local free = burst[1] - cost + 1", KINDS),
     Mutant(
         "a bucket counts its first send",
@@ -433,7 +433,7 @@ MUTANTS = (
         "quiet hours end early",
         "quiet_hours",
         "opens = first_outside(zone, hours[1], hours[2], begins, hours[3])",
-        "opens = begins end",
+        "opens = begins",
         CLOCK,
     ),
     Mutant("weeks begin on Thursday", "quiet_hours", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
@@ -465,6 +465,8 @@ def run(mutant: Mutant) -> str:
         env = os.environ | {"PYTHONPATH": folder, "HYPOTHESIS_PROFILE": "mutants"}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/{mutant.test}"]
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+    if "redis.exceptions." in done.stdout:
+        return f"is no script that Redis runs: {done.stdout}"
     return {0: "SURVIVED", 1: "caught"}.get(done.returncode, f"pytest ended with {done.returncode}: {done.stdout}")
 
 

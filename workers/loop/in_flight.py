@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from secrets import token_hex
@@ -83,7 +83,11 @@ class Flights:
         self._renew_now = asyncio.Event()
         self._hopeful_until = 0.0
         self._sweeping = False
-        self._settlements: list[Settlement] = []
+        self._settlements: list[Settlement] = []  # that Redis does not have yet, also those of the next two
+        self._with_pull: list[Settlement] = []  # on their way to Redis with the pull under way, or before it
+        self._beside_pull: list[Settlement] = []  # on their way to Redis by themselves
+        self._settling: asyncio.Task[None] | None = None  # those of `_beside_pull`
+        self._is_pulling = False
         self._numbers: Counter[str] = Counter()  # that Redis does not have yet
         self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
         self.rq_jobs: list[RqJob] = []
@@ -211,6 +215,8 @@ class Flights:
             self.rq_jobs.append(RqJob(leased.job_id, leased.permit, leased.user, leased.category))
         self._follow(flight, taken=taken)
         self.wake.set()
+        if self._settling is None:
+            self._settle_beside_pull()
 
     def _follow(self, flight: Flight, *, taken: bool) -> None:
         """Begin the backlog's next send. taken: False if the provider deferred this one; then the others go back."""
@@ -312,34 +318,65 @@ class Flights:
     async def settling(self) -> Call[list[bool]] | None:
         """Return the call that settles a batch of ended sends, or None. Decoding its reply notes the result."""
         await self._circuits.tell()  # first: messages of an open circuit that go back must not be pulled again at once
-        batch = self._settlements[: self._tuning.batch]
-        if not batch:
-            return None
-        call = self._settle_call(batch, self._numbers_with(batch))
+        self._with_pull = self._without(self._beside_pull)[: self._tuning.batch]
+        return self._call_for(self._with_pull, counts=self._settling is None) if self._with_pull else None
+
+    @contextlib.contextmanager
+    def pulling(self) -> Iterator[None]:
+        """While a pull is under way, settle each whole batch that ends: Redis works on it until the next pull."""
+        self._is_pulling = True
+        try:
+            yield
+        finally:
+            self._is_pulling = False
+
+    def _settle_beside_pull(self) -> None:
+        # What goes back to its backlog, and what Redis must hear first, waits for the next pull: see `settling`.
+        has_batch = len(self._settlements) >= len(self._with_pull) + self._tuning.batch
+        if self._is_pulling and has_batch and not (self._returning or self._circuits.has_news):
+            self._beside_pull = self._without(self._with_pull)[: self._tuning.batch]
+            call = self._call_for(self._beside_pull, counts=not self._with_pull)
+            self._settling = asyncio.create_task(self._run_beside_pull(call))
+
+    async def _run_beside_pull(self, call: Call[list[bool]]) -> None:
+        try:
+            with contextlib.suppress(RedisError):  # the next round settles them
+                await run_async(self._redis, call)
+        finally:
+            self._settling, self._beside_pull = None, []
+            self.wake.set()
+        self._settle_beside_pull()
+
+    def _without(self, these: Sequence[Settlement]) -> list[Settlement]:
+        known = set(map(id, these))
+        return [each for each in self._settlements if id(each) not in known]
+
+    def _call_for(self, batch: Sequence[Settlement], *, counts: bool) -> Call[list[bool]]:
+        call = self._settle_call(batch, counts=counts)
 
         def settled(reply: Any) -> list[bool]:
-            del self._settlements[: len(batch)]
-            return self._note(batch, call.decode(reply))
+            self._settlements = self._without(batch)
+            if batch is self._with_pull:
+                self._with_pull = []
+            return self._note(batch, call.decode(reply), counts=counts)
 
         return replace(call, decode=settled)
 
     async def _settle(self) -> None:
+        if self._settling is not None:
+            await asyncio.wait([self._settling])
         if (call := await self.settling()) is not None:
             await run_async(self._redis, call)
 
     async def settle_rq_job(self, settlement: Settlement) -> bool:
         """Settle a job of another function. Returns whether its lease was still this worker's."""
-        call = self._settle_call([settlement], self._numbers_with([settlement]))
+        call = self._settle_call([settlement])
         (mine,) = self._note([settlement], await run_async(self._redis, call))
         return mine
 
-    def _numbers_with(self, batch: Sequence[Settlement]) -> Mapping[str, int]:
-        self._numbers.update(self._sender.numbers.take())
-        poison = len([each for each in batch if each.poison])
-        return {**self._numbers, "e|poison": poison} if poison else self._numbers
-
-    def _note(self, batch: Sequence[Settlement], mine: list[bool]) -> list[bool]:
-        self._numbers.clear()
+    def _note(self, batch: Sequence[Settlement], mine: list[bool], *, counts: bool = True) -> list[bool]:
+        if counts:
+            self._numbers.clear()
         for settlement, settled in zip(batch, mine, strict=True):
             if not settled:
                 self._log.warning("lease_lost", **log_fields(settlement))
@@ -349,7 +386,14 @@ class Flights:
                 self.failed += 1
         return mine
 
-    def _settle_call(self, batch: Sequence[Settlement], numbers: Mapping[str, int]) -> Call[list[bool]]:
+    def _settle_call(self, batch: Sequence[Settlement], *, counts: bool = True) -> Call[list[bool]]:
+        """counts: take along the numbers; of the calls under way one does."""
+        numbers = {}
+        if counts:
+            self._numbers.update(self._sender.numbers.take())
+            numbers = dict(self._numbers)
+        if poison := len([each for each in batch if each.poison]):
+            numbers["e|poison"] = poison
         labels = [f"{self._policies.category(each.category).name}|{each.route}" for each in batch]
         measured = Measured(labels, numbers, asyncio.get_running_loop().time())
         return calls.settle(batch, self._rules, Worker(name=self._worker, keep=self._tuning.keep), measured)
@@ -357,7 +401,7 @@ class Flights:
     def return_rq_jobs(self) -> Call[list[bool]]:
         """Return the call that puts the jobs of other functions back where they were."""
         # Each goes to the head of its queue, so the last goes first.
-        return self._settle_call([rq_job.given_back() for rq_job in reversed(self.rq_jobs)], {})
+        return self._settle_call([rq_job.given_back() for rq_job in reversed(self.rq_jobs)], counts=False)
 
     async def drain(self) -> None:
         """Wait until each send has ended or awaits its proof, and all settlements are in Redis."""

@@ -152,6 +152,11 @@ class Circuits:
         self._failures[route] += 1
         return "failing" if route in self._shut or self._failures[route] >= FAILURES else None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `tell` has something to report about a route."""
+        return bool(self._up or self._next or self._down)
+
     async def tell(self) -> None:
         """Report to Redis what this worker saw since the last report."""
         await self._unreached.tell()

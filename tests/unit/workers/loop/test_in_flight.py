@@ -1,18 +1,23 @@
 """What was leased begins behind the calls to Redis that are made then, in order, and is counted meanwhile."""
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 import workers.loop.in_flight
 from notifier.notification import Device
-from notifier.queue.calls import Leased, Settlement
+from notifier.queue.calls import Leased, Measured, Settlement, Worker
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies
+from notifier.scripts.loader import Call, Script
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 from workers.configuration.wiring import build_tuning
@@ -45,14 +50,14 @@ class Recorder:
         return returned(leased)
 
 
-def flights(sender: Recorder) -> Flights:
+def flights(sender: Recorder, circuits: Any = None) -> Flights:
     """What a worker has in flight, before anything is."""
     policies: Policies = SETTINGS.policies()
     nobody: Any = None
     idle: Any = SimpleNamespace(wake=asyncio.Event())
     tuning = build_tuning(SETTINGS)
     parts = Parts(
-        name="w", lanes=(), redis=nobody, idle=idle, sender=cast("Sender", sender), circuits=nobody,
+        name="w", lanes=(), redis=nobody, idle=idle, sender=cast("Sender", sender), circuits=circuits,
         turns=Turns(Capacity({}), batch=1, most=1), rq_jobs=nobody, tuning=tuning,
     )  # fmt: skip
     found = Flights(parts)
@@ -203,3 +208,148 @@ async def test_what_the_log_tells_of_one_says_of_whom(event: str, job: Leased, e
     whom = {"user": "user-a", "job_id": "a", "category": "default"}
     assert [line["event"] for line in told] == [event, "lease_lost"]
     assert [{name: line.get(name) for name in whom} for line in told] == [whom, whom]
+
+
+class SlowRedis:
+    """Answers each settlement when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[list[str], dict[str, int]]] = []  # the jobs and the numbers of each settlement
+        self.answers: list[asyncio.Future[None]] = []
+        monkeypatch.setattr(workers.loop.in_flight, "run_async", self._run)
+        monkeypatch.setattr("notifier.queue.calls.settle", self._settle)
+
+    def _settle(self, batch: Sequence[Settlement], _rules: RuleTable, _worker: Worker, told: Measured) -> Call[Any]:
+        numbers = {name: n for name, n in told.numbers.items() if n}
+        names = [each.job_id for each in batch]
+        return Call(cast("Script", (names, numbers)), [], (), lambda _: [True] * len(names))
+
+    async def _run(self, _redis: Any, call: Call[Any]) -> Any:
+        self.asked.append(cast("Any", call.script))
+        self.answers.append(asyncio.get_running_loop().create_future())
+        await self.answers[-1]
+        return call.decode(None)
+
+    async def answer(self, n: int, error: Exception | None = None) -> None:
+        """Answer the n-th settlement, from 0."""
+        if error is None:
+            self.answers[n].set_result(None)
+        else:
+            self.answers[n].set_exception(error)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def counted(numbers: dict[str, int]) -> int:
+    """Of how many sends these numbers say how late they were."""
+    return sum(n for name, n in numbers.items() if name.startswith("late|default|") and not name.endswith("|s"))
+
+
+class Sent:
+    """Flights of batches of two, and sends that end at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.redis, self.judge = SlowRedis(monkeypatch), Judge()
+        self.circuits = SimpleNamespace(has_news=False, tell=self._tell)
+        self.flights = flights(self.judge, self.circuits)
+        self.flights._tuning = replace(self.flights._tuning, batch=2)
+
+    async def _tell(self) -> None:
+        self.circuits.has_news = False
+
+    async def end(self, *names: str, taken: bool = True) -> None:
+        """Begin these, and end them."""
+        for name in names:
+            self.flights.begin(leased(name), 0.0, asyncio.get_running_loop().time())
+        await asyncio.sleep(0)
+        for name in names:
+            await self.judge.end(leased(name), taken=taken)
+
+
+async def test_a_batch_that_ends_during_a_pull_is_settled_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So Redis has work until the next pull comes. Each job is settled once, and each number is told once."""
+    sent = Sent(monkeypatch)
+    await sent.end("a")
+    with_pull = await sent.flights.settling()
+    assert with_pull is not None
+    with sent.flights.pulling():
+        await sent.end("b")
+        assert sent.redis.asked == []
+        await sent.end("c", "d", "e", "f")
+        assert [names for names, _ in sent.redis.asked] == [["b", "c"]], "one at a time"
+        with_pull.decode(None)
+        await sent.redis.answer(0)
+        assert [names for names, _ in sent.redis.asked] == [["b", "c"], ["d", "e"]]
+    next_pull = cast("Any", await sent.flights.settling())
+    assert next_pull.script[0] == ["f"]
+    next_pull.decode(None)
+    await sent.redis.answer(1)
+    assert (sent.flights.delivered, sent.flights.busy) == (6, False)
+    told = [cast("Any", with_pull).script, *sent.redis.asked, next_pull.script]
+    assert [counted(numbers) for _, numbers in told] == [1, 0, 5, 0]
+
+
+async def test_a_settlement_beside_a_pull_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next round, which it wakes; so nothing is lost, and nothing waits for more sends to end."""
+    sent = Sent(monkeypatch)
+    with sent.flights.pulling():
+        await sent.end("a", "b")
+        sent.flights.wake.clear()
+        await sent.redis.answer(0, RedisConnectionError("gone"))
+        assert sent.flights.wake.is_set()
+    ending = asyncio.create_task(sent.flights.drain())
+    await asyncio.sleep(0)
+    await sent.redis.answer(1)
+    await ending
+    assert [names for names, _ in sent.redis.asked] == [["a", "b"], ["a", "b"]]
+    assert sent.redis.asked[0] == sent.redis.asked[1], "with its numbers"
+
+
+async def test_a_settlement_with_a_pull_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its numbers, whatever was settled beside that pull; and it is not settled there."""
+    sent = Sent(monkeypatch)
+    await sent.end("a")
+    lost = cast("Any", await sent.flights.settling())
+    with sent.flights.pulling():
+        await sent.end("b", "c")
+        await sent.redis.answer(0)
+        await sent.end("d", "e")
+        await sent.redis.answer(1)
+    assert sent.redis.asked == [(["b", "c"], {}), (["d", "e"], {})]
+    await sent.end("f")
+    again = cast("Any", await sent.flights.settling())
+    assert (lost.script[0], again.script[0]) == (["a"], ["a", "f"])
+    assert counted(again.script[1]) == 6 * counted(lost.script[1]) == 6
+
+
+async def test_who_ends_waits_for_the_settlement_beside_a_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not made a second time meanwhile."""
+    sent = Sent(monkeypatch)
+    with sent.flights.pulling():
+        await sent.end("a", "b")
+    ending = asyncio.create_task(sent.flights.drain())
+    await asyncio.sleep(0)
+    assert not ending.done()
+    await sent.redis.answer(0)
+    await ending
+    assert [names for names, _ in sent.redis.asked] == [["a", "b"]]
+
+
+@pytest.mark.parametrize("kept_for", ["a job that goes back", "news of a route", "no pull"])
+async def test_what_comes_before_the_next_pull_is_not_settled_beside_one(
+    monkeypatch: pytest.MonkeyPatch, kept_for: str
+) -> None:
+    """The next pull must not lease again what goes back, or later jobs of its backlog."""
+    sent = Sent(monkeypatch)
+    with sent.flights.pulling() if kept_for != "no pull" else contextlib.nullcontext():
+        sent.circuits.has_news = kept_for == "news of a route"
+        await sent.end("a", taken=kept_for != "a job that goes back")
+        await sent.end("b", "c")
+        assert sent.redis.asked == []
+    if kept_for == "a job that goes back":
+        returning = asyncio.create_task(sent.flights.settle_returned())
+        await asyncio.sleep(0)
+        await sent.redis.answer(0)
+        await returning
+        assert [names for names, _ in sent.redis.asked] == [["a", "b"]]
+    assert cast("Any", await sent.flights.settling()).script[0] == (["c"] if sent.redis.asked else ["a", "b"])

@@ -112,7 +112,6 @@ class Http2Simulator(Simulator):
             endings = [connection.ended for connection in self.connections]
             self.cut()
             await asyncio.gather(*endings)
-            await server.wait_closed()
 
     def open_connections(self) -> Iterable[Connection]:
         return self.connections

@@ -157,8 +157,7 @@ def test_metrics_count_on_where_the_clock_is_set_back() -> None:
 
         def accepted(n: int, step_s: float) -> int:
             server.step(step_s)
-            for _ in range(n):
-                redis.hincrby(f"notifier:minute:{redis.time()[0] // 60}", "a|chat")
+            redis.hincrby(f"notifier:minute:{redis.time()[0] // 60}", "a|chat", n)
             (found,) = re.findall(r'notifier_accepted_total{category="chat"} (\d+)', metrics.text().decode()) or [0]
             return int(found)
 

@@ -27,8 +27,8 @@ def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[
 def sweep(lanes: Sequence[str], keep: Retention, *, lease_us: int, clock: str = "") -> Call[tuple[int, int, int]]:
     """End jobs that RQ's own cancel has left in backlogs, and jobs that have expired behind others.
 
-    The reply is how many jobs ended or were gone, at most `SWEPT_AT_ONCE` of each kind; then the two values of
-    `leaders.follow`.
+    The reply is how many jobs ended or were gone, at most `SWEPT_AT_ONCE` of each kind, and leases were shortened; then
+    the two values of `leaders.follow`.
     lease_us: the caller's. A lease that ends much later is from before Redis's clock was set back, and is shortened.
     """
     return Call(script("sweep"), [], [clock, keep.encode(), encode_reason(EXPIRED), lease_us, *lanes], tuple)

@@ -16,6 +16,7 @@ from notifier.rules.policy import Burst, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.harness.take import direct_way_shut, publish_own_rules
+from workers.served import SWEEPS
 
 S = 1_000_000
 BATCH = 50
@@ -145,3 +146,13 @@ def test_a_registry_is_cleared_little_by_little(redis: Redis) -> None:
     sweep = backlogs.sweep(LANES, Retention(S), lease_us=LEASE_US, clock=str(10 * S))
     assert [run(redis, sweep)[0] for _ in range(3)] == [SWEPT_AT_ONCE, SWEPT_AT_ONCE, 50]
     assert not redis.exists("rq:canceled:default")
+
+
+def test_leases_from_before_a_step_of_the_clock_are_shortened_in_one_beat(redis: Redis) -> None:
+    """However many are in flight: a worker sweeps again at once while a sweep found so many, up to ten times a beat."""
+    redis.zadd("notifier:leases", {f"job{n}": 3_600 * S for n in range(10_000)})
+    sweep = backlogs.sweep(LANES, Retention(S), lease_us=LEASE_US, clock="0")
+    swept = [run(redis, sweep)[0] for _ in range(SWEEPS)]
+    assert min(swept) >= SWEPT_AT_ONCE
+    assert redis.zcount("notifier:leases", LEASE_US, LEASE_US) == 10_000
+    assert run(redis, sweep)[0] == 0

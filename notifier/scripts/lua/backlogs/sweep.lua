@@ -3,14 +3,14 @@
 -- a held route with a head that RQ has deleted. Forgets old deliveries, and past moments of @same_time. Ends leases in
 -- time that were written before Redis's clock was set back.
 -- ARGV 1 clock  2 keep, see ends.lua  3 the reason of an expiry, as RQ stores it  4 lease µs of the caller  5.. lanes
--- returns {how many jobs it ended or found gone, #since and #walked of idle_leaders.lua}
+-- returns {how many jobs it ended or found gone, and leases it shortened; #since and #walked of idle_leaders.lua}
 -- In @rq:canceled:<lane> the score of a job that the scripts ended is the time until which it is kept (s); the score of
 -- a job that RQ cancelled is the time of the cancel. So entries in the past are RQ's. *settle* ends jobs in flight.
 --! first_write
 --! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by note_due now_us number
 --! needs read_backlogs steering tally text UNSENT waiting_key waits was_taken
-local MOST, MOST_FORGOTTEN, MOST_HOLDS, MOST_HELD = 100, 20000, 10, 25
-local LONGEST_LEASE = 600000000 -- µs, the most that worker.lease may be: others may have longer leases than the caller
+local MOST, MOST_LEASES, MOST_FORGOTTEN, MOST_HOLDS, MOST_HELD = 100, 1000, 20000, 10, 25
+local LONGEST_LEASE = 600000000 -- µs, the most that worker.lease may be
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
 ends.read(ARGV[2])
@@ -82,12 +82,11 @@ end
 forget_until('@delivered', now - ends.delivered)
 forget_until('@same_time', now)
 
-local lease = tonumber(ARGV[4])
-local latest = text(now + math.max(lease, LONGEST_LEASE))
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@leases', '(' .. latest, '+inf', 'LIMIT', 0, MOST)) do
-  redis.call('ZADD', '@leases', text(now + lease), id)
-  note_due(now + lease)
-end
+local lease_ends, too_late = now + tonumber(ARGV[4]), text(now + LONGEST_LEASE)
+local lasting = redis.call('ZRANGEBYSCORE', '@leases', '(' .. too_late, '+inf', 'LIMIT', 0, MOST_LEASES)
+for _, id in ipairs(lasting) do redis.call('ZADD', '@leases', text(lease_ends), id) end
+if lasting[1] then note_due(lease_ends) end
+ended = ended + #lasting
 
 for i = 5, #ARGV do
   local canceled = '@rq:canceled:' .. ARGV[i]

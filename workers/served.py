@@ -24,7 +24,7 @@ from workers.loop.parts import Parts
 
 SWEEPS: Final = 10  # in a row, while each ends as many jobs as it may; each blocks Redis for about a millisecond
 RETIMED_AT_ONCE: Final = 500
-TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by any worker
+TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by different workers
 WHOLE: Final = 5  # one turn in this many does RQ's upkeep; the others only report that the worker looks for work
 TURNS: Final = 16  # the seconds in which each of several partitions has its turn
 ENDED: Final = ("failed", "finished")  # RQ's registries, whose entries lapse
@@ -86,7 +86,7 @@ class Served:
     async def _retime(self, since: int) -> None:
         """Walk over all wake-ups, once for all workers that have taken up rules before."""
         redis = self.parts.redis
-        if not await run_async(redis, write("SET", redis_key("reload", "turn"), "1", "NX", "PX", TURN_MS)):
+        if await run_async(redis, leaders.take_turn(self.parts.name, lapse_ms=TURN_MS)):
             return  # another worker walks; the next sweep shows whether it has finished
         for lane in dict.fromkeys((*LANES, *self.parts.lanes)):  # other workers that changed may serve other lanes
             cursor = "0"

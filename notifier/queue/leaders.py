@@ -33,6 +33,11 @@ def lead(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[int]:
     return Call(script("lead"), [leader_key("leader", lanes)], [worker, lapse_ms], int)
 
 
+def take_turn(worker: str, *, lapse_ms: int) -> Call[int]:
+    """Take the turn to walk over all wake-ups: the reply is 0. Else it is ms until the other worker's turn lapses."""
+    return Call(script("lead"), [redis_key("reload", "turn")], [worker, lapse_ms], int)
+
+
 def hand_over(worker: str, lanes: Sequence[str], name: bytes) -> Call[bool]:
     """Give up the lead, if this worker has it, and wake one idle worker of these lanes. name: of this call."""
     keys = [leader_key("leader", lanes), leader_key("handover", lanes)]

@@ -18,11 +18,11 @@ from workers.served import Served
 SETTINGS: Final = parse_settings("providers: {fcm: {client: console}}")
 
 
-def serve(client: Any, version: str, lanes: Sequence[str] = LANES) -> Served:
+def serve(client: Any, version: str, lanes: Sequence[str] = LANES, name: str = "w") -> Served:
     """client: of asyncio. version: of the rules that its worker follows."""
     absent: Any = SimpleNamespace(numbers=Numbers())
     parts = Parts(
-        name="w", lanes=lanes, redis=client, idle=IdleWorker(None, None, "w", lanes), sender=absent, circuits=absent,
+        name=name, lanes=lanes, redis=client, idle=IdleWorker(None, None, name, lanes), sender=absent, circuits=absent,
         turns=Turns(Capacity({}), batch=10, most=10), rq_jobs=absent, tuning=build_tuning(SETTINGS),
     )  # fmt: skip
     return Served(Partition(0, 1, None, client), parts, SETTINGS.policies(), version)

@@ -18,7 +18,7 @@ from notifier.store.partitions import Partition
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from tests.harness.serving import SETTINGS, serve
-from workers.served import Served
+from workers.served import TURN_MS, Served
 
 LATER = 4_000_000_000 * UNITS["s"]
 USERS = 1_600  # more than are looked at in one call
@@ -70,7 +70,7 @@ async def test_a_walk_is_made_up_for_where_its_worker_has_died(
     wait(redis, USERS)
     async with workers_of(redis_server) as (serve, _):
         asked = []
-        first, second = serve("new"), serve("new")
+        first, second = serve("new"), serve("new", name="second")
 
         def dies(*args: Any) -> Any:
             asked.append(args)
@@ -152,10 +152,24 @@ async def test_who_may_not_walk_yet_sweeps_again_soon(redis: Redis, redis_server
         await served.sweep()
         await served.take_up(SETTINGS.policies(), "new")
         wait(redis)
-        redis.set("notifier:reload:turn", "1")
+        redis.set("notifier:reload:turn", "another", px=TURN_MS)
         await served.sweep()
         assert (served.is_behind, waiting(redis)) == (True, [1, 1, 1])
         redis.delete("notifier:reload:turn")
+        await served.sweep()
+        assert (served.is_behind, waiting(redis)) == (False, [0, 0, 0])
+
+
+async def test_a_clock_that_is_set_back_after_a_walk_does_not_put_off_the_next(
+    redis: Redis, redis_server: EmbeddedRedis
+) -> None:
+    """Law 7: the turn of the walk before lapses by Redis's clock, and lasts for as long as the step from then on."""
+    async with workers_of(redis_server) as (serve, _):
+        served = serve("old")
+        await served.sweep()
+        await served.take_up(SETTINGS.policies(), "new")
+        wait(redis)
+        redis.set("notifier:reload:turn", "another", px=3_600_000)
         await served.sweep()
         assert (served.is_behind, waiting(redis)) == (False, [0, 0, 0])
 

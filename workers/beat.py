@@ -164,8 +164,9 @@ class Beat:
             for each in self._served:
                 self._repair(each)
             if (looked_us := first.engine.looked_us) is not None:
-                if run(worker.connection, write("HSET", worker.key, LOOKED, looked_us)):
-                    self._register_anew(looked_us)  # HSET made the field: Redis has lost the entry
+                if None in worker.connection.hmget(worker.key, "birth", LOOKED):  # Redis has lost the entry, or a part
+                    self._register_anew(looked_us)
+                run(worker.connection, write("HSET", worker.key, LOOKED, looked_us))
                 run(worker.connection, write("SET", redis_key("looked"), looked_us))
             self.report()
             if time.monotonic() >= self._next_heartbeat:

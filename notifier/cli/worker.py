@@ -63,7 +63,7 @@ def run(
 
     def make() -> PushWorker:
         check(connection)
-        check_numbers(served)
+        check_numbers(served[1:])  # the first one is claimed as the worker registers
         return PushWorker(lanes, name=name, connection=connection, settings=settings, config=config, partitions=served)
 
     made = when_there(make)

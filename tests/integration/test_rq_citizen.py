@@ -193,6 +193,17 @@ def test_a_redis_that_came_back_empty_knows_it_again(redis: Redis, config: Path,
         ends(producer, producer.send(note("anna")), "delivered")
 
 
+def test_a_start_claims_the_keys_once(redis: Redis, config: Path) -> None:
+    """As the worker registers; what it claimed before would have to be claimed again, if Redis was emptied since."""
+    claims = 0
+    with redis.monitor() as monitor, worker(config):
+        for command in monitor.listen():
+            claims += command["command"].startswith("SET notifier:layout ")
+            if "rq:workers" in command["command"].split():
+                break
+    assert claims == 1
+
+
 def test_rqs_shutdown_command_is_obeyed(redis: Redis, config: Path, producer: Notifier) -> None:
     """`send_shutdown_command` ends it as a signal does."""
     with worker(config) as running:

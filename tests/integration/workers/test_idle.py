@@ -26,8 +26,9 @@ async def some(server: EmbeddedRedis, count: int, engines: int = 1) -> AsyncIter
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(AsyncRedis.from_url(server.url, protocol=2))
         workers = [
-            IdleWorker(AsyncRedis.from_url(server.url, protocol=2), client, f"w{n}", ["default"], engines)
+            IdleWorker(blocking, client, f"w{n}", ["default"], engines)
             for n in range(1, count + 1)
+            for blocking in [AsyncRedis.from_url(server.url, protocol=2, socket_timeout=None)]
         ]
         for idle in workers:
             stack.push_async_callback(idle.close)
@@ -157,6 +158,34 @@ async def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server
         async with asyncio.timeout(60):
             assert await following
         assert not leader.wake.is_set()
+
+
+async def test_who_leads_leaves_the_calls_of_others_to_who_follows(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """It has followed until then, so it listened first; but a worker with too much to do calls one more than it."""
+    async with two(redis_server, MANY) as (_, leader, follower):
+        redis.set(leader_key("leader", ["default"]), "dead", px=500)
+        while not await leader.wait(None):
+            pass
+        leading = asyncio.create_task(leader.wait(None))
+        following = asyncio.create_task(follower.wait(None))
+        await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "the leader's wakes, and the follower's calls")
+        run(redis, hand_over("busy", ["default"], b"a call"))
+        done, _ = await asyncio.wait([leading, following], return_when=asyncio.FIRST_COMPLETED, timeout=60)
+        assert done == {following}
+        leader.wake.set()
+        await leading
+
+
+async def test_who_is_busy_listens_no_more(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Each of its calls that block ends by itself, and is not made again until it is idle again."""
+    async with some(redis_server, 1) as (_, (idle,)):
+        assert await idle.wait(None)
+        waiting = asyncio.create_task(idle.wait(None))
+        await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "it to listen")
+        idle.wake.set()
+        assert await waiting
+        done, _ = await asyncio.wait(idle._listening.values(), timeout=60)
+        assert len(done) == 2
 
 
 def test_a_call_that_nobody_hears_is_forgotten(redis: Redis) -> None:

@@ -226,6 +226,18 @@ async def test_what_works_after_trouble_is_told_at_once() -> None:
     assert [seen for _, seen, *_ in redis.calls] == ["up", "down", "up"]
 
 
+async def test_failures_that_were_told_of_count_no_more() -> None:
+    """Another worker may have closed the circuit since: then one more failure alone does not open it again."""
+    circuits = Circuits(redis := Told(), "w", ["apns"])
+    for failures in (FAILURES, FAILURES - 1, 1):
+        for _ in range(failures):
+            circuits.record("apns", SILENT)
+        await circuits.tell()
+        redis.calls.append((str(failures),))
+    down = ("apns", "down", "failing")
+    assert redis.calls == [down, (str(FAILURES),), (str(FAILURES - 1),), down, ("1",)]
+
+
 async def test_a_worker_steps_back_ever_longer() -> None:
     """Alone with its trouble it is away for about 1 s, then 2 s, for a minute at most; what works again ends that."""
     circuits = Circuits(redis := Told(), "w", ["apns", "fcm"])

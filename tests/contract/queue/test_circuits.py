@@ -28,8 +28,8 @@ class Told:
         redis.flushdb()
         self.redis = redis
 
-    def tell(self, worker: str, seen: str) -> str:
-        probe = {"kind": "unreachable", "first_us": S, "max_us": 4 * S}
+    def tell(self, worker: str, seen: str, kind: str = "unreachable") -> str:
+        probe = {"kind": kind, "first_us": S, "max_us": 4 * S}
         call = circuit(CircuitFields(str(self.now), worker, "apns", seen, "Refused", **probe))
         return run(self.redis, call)
 
@@ -149,6 +149,18 @@ def test_the_last_prober_lets_the_others_go_first(redis: Redis) -> None:
     redis.sadd("rq:workers", "rq:worker:w", "rq:worker:v")
     assert told.next_probe("w") == 1_500_000 + 1_200_000
     assert told.next_probe("v") == 1_500_000
+
+
+def test_a_probe_that_finds_its_provider_full_is_no_trouble_of_its_worker(told: Told) -> None:
+    """That is so for all workers alike: nobody goes first, and whoever gets through later doubts nobody."""
+    told.redis.sadd("rq:workers", "rq:worker:w", "rq:worker:v")
+    told.tell("w", "down")
+    told.redis.hset("notifier:route:apns", "prober", "v")
+    told.tell("v", "down", "full")
+    assert told.next_probe("v") == told.next_probe("w") == 1_500_000
+    hold = told.redis.hgetall("notifier:route:apns")
+    assert (hold[b"kind"], hold[b"last"], b"w:v" in hold) == (b"full", b"", False)
+    assert told.tell("w", "up") == "", "it may have been under way when the provider was full"
 
 
 def test_a_clock_that_is_set_back_makes_no_probe_wait_for_the_step(told: Told) -> None:

@@ -168,7 +168,7 @@ async def test_who_leads_leaves_the_calls_of_others_to_who_follows(redis_server:
             pass
         leading = asyncio.create_task(leader.wait(None))
         following = asyncio.create_task(follower.wait(None))
-        await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "the leader's wakes, and the follower's calls")
+        await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "both to listen")
         run(redis, hand_over("busy", ["default"], b"a call"))
         done, _ = await asyncio.wait([leading, following], return_when=asyncio.FIRST_COMPLETED, timeout=60)
         assert done == {following}

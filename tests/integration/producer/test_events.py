@@ -5,11 +5,12 @@ import hashlib
 import hmac
 import http.server
 import json
+import ssl
 import threading
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.server import webhook
 from notifier.server.webhook import Webhook
 from notifier.settings import load_settings
+from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply
 from notifier.store.partitions import Partition, Partitions
 from notifier.testing import FakeNotifier
@@ -41,6 +43,7 @@ from tests.harness.support import Simulators, ends, eventually, fcm, note, notif
 from tests.harness.take import take
 
 OUTCOMES = get_args(Outcome)
+AGAIN = (500, 503, 408, 425, 429, 302)  # the answers after which the webhook posts the same events again
 SECTIONS = {"events": {"keep": "1d"}}  # of `config`
 RULES = {
     "events": {"keep": "1d"},
@@ -275,24 +278,54 @@ def test_the_webhook_posts_though_a_partition_is_away(
 def test_the_webhook_repeats_until_it_is_taken(
     config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each event comes at least once, in order, signed by the secret of that moment; 5xx is repeated, 4xx is not."""
+    """Each event comes at least once, in order, signed by the secret of that moment; of 4xx three are repeated."""
     monkeypatch.setattr(webhook, "BACKOFF", ExponentialBackoff(cap=0.05, base=0.01))
     first = settle_one(redis, config, 10**12, "a")
-    with posting(tmp_path, redis_server.url, redis, 500, 503, 200, 400, 200) as (receiver, posts):
+    with posting(tmp_path, redis_server.url, redis, *AGAIN, 200, 400, 200) as (receiver, posts):
         eventually(lambda: posts.taken == 1, "the first")
         second = settle_one(redis, config, 10**12, "b")
         eventually(lambda: posts.refused == 1, "what is refused")
         (tmp_path / "secret").write_text("another\n")
         third = settle_one(redis, config, 10**12, "c")
         eventually(lambda: posts.taken == 2, "the third")
-    assert receiver.jobs() == [first, first, first, second, third]
-    for secret, (signature, body) in zip([b"s3cret"] * 4 + [b"another"], receiver.posts, strict=True):
+    assert receiver.jobs() == [first] * len(AGAIN) + [first, second, third]
+    for secret, (signature, body) in zip([b"s3cret"] * (len(AGAIN) + 2) + [b"another"], receiver.posts, strict=True):
         at, made = (part.partition("=")[2] for part in signature.split(","))
         assert hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest() == made
         (event,) = json.loads(body)["events"]
         assert set(event) == {"event_id", "job_id", "user", "category", "outcome", "at"}
     left = redis.xpending("notifier:events", "webhook")
     assert left["pending"] == 0
+
+
+@pytest.mark.parametrize(
+    ("trusted", "shown", "refused"),
+    [
+        ("ca_file", "cert_file", None),
+        ("ca_file", "wrong_name_file", ssl.SSLCertVerificationError),
+        ("wrong_name_file", "cert_file", ssl.SSLCertVerificationError),
+    ],
+)
+async def test_what_is_posted_by_tls_goes_to_whom_the_address_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: str, shown: str, refused: type[Exception] | None
+) -> None:
+    """An event tells of users: nobody gets it whose certificate the host does not trust, or who has another name."""
+    made, asked = make_certificates(tmp_path), []
+    monkeypatch.setenv("SSL_CERT_FILE", str(getattr(made, trusted)))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(getattr(made, shown), made.key_file)
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(receive, "127.0.0.1", 0, ssl=tls) as server:
+        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with nullcontext() if refused is None else pytest.raises(refused):
+            assert await webhook.post(urlsplit(f"https://{host}"), b"{}", b"s3cret", 60) == 200
+    heads = [head.split(b"\r\n")[:2] for head in asked]
+    assert heads == ([] if refused else [[b"POST / HTTP/1.1", f"Host: {host}".encode()]])
 
 
 def nested(depth: int) -> str:

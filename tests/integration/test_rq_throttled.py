@@ -21,7 +21,8 @@ from tests.harness.support import WORKER, ends, eventually, note, notifier, stat
 GAP_S = 0.3
 RATES: dict[str, Any] = {
     "user": {"gap": "300ms"},
-    "users": {"once": {"windows": ["1/1h"]}, "late": {"windows": ["1/1h"]}, "free": {"gap": "0s", "windows": []}},
+    "users": {"once": {"windows": ["1/1h"]}, "late": {"windows": ["1/1h"]}, "free": {"gap": "0s", "windows": []}}
+    | {f"asks-{sent}": {"windows": ["9/1h"]} for sent in (True, False)},
     "history": {"keep": "1h"},
     "keep_failed": "1h",
     "worker": {**WORKER, "functions": ["shop"]},
@@ -58,6 +59,15 @@ def fails_once(user_id, path):
     _note(path, "tries")
     if first:
         raise LookupError("not yet")
+
+@throttled(user="user_id")
+def asks_again(user_id, path, sent):
+    first = not os.path.exists(path)
+    _note(path, "tries")
+    if sent:
+        mark_sent()
+    from rq import Retry
+    return Retry(max=1) if first else "sent"
 
 @throttled(user="user_id")
 def dies(user_id):
@@ -178,6 +188,16 @@ def test_a_retry_waits_again(world: World) -> None:
     finishes(delayed)
     eventually(lambda: world.outcomes("delayed") == {"delivered": 1}, "its counts")
     assert not world.redis.exists(f"notifier:release:{delayed.id}")  # or its next retry would wait for the end of that
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_what_returns_a_retry_has_sent_only_if_it_says_so(world: World, *, sent: bool) -> None:
+    """It has not ended before it ran again; the run that sent nothing does not count against the limits."""
+    user, path = f"asks-{sent}", world.path(f"asks-{sent}")
+    finishes(world.queue().enqueue("shop.asks_again", user, str(path), sent))
+    eventually(lambda: world.outcomes(user) == {"delivered": 1}, "its end")
+    assert len(times(path)) == 2
+    assert world.redis.zcard(f"notifier:sent:{{{user}}}") == 1 + sent
 
 
 def test_a_horse_that_dies_may_have_sent(world: World) -> None:

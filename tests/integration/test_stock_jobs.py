@@ -85,6 +85,7 @@ def test_a_job_of_another_function_runs(world: World) -> None:
     assert path.read_text(encoding="utf-8") == "it ran\n"
     assert StartedJobRegistry(queue=world.lane).count == 0
     world.works_still()
+    assert world.redis.hget("rq:worker:worker", "current_job") is None, "`health` would wait longer for its next look"
 
 
 def test_a_job_that_fails_keeps_its_traceback(world: World) -> None:

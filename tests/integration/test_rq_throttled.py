@@ -200,6 +200,12 @@ def test_what_returns_a_retry_has_sent_only_if_it_says_so(world: World, *, sent:
     assert world.redis.zcard(f"notifier:sent:{{{user}}}") == 1 + sent
 
 
+def test_one_that_rq_keeps_no_result_of_is_told_of(world: World) -> None:
+    """RQ has deleted it when its run is recorded."""
+    world.queue().enqueue("shop.notify", "unkept", "a", str(world.path("unkept")), result_ttl=0)
+    eventually(lambda: world.outcomes("unkept") == {"delivered": 1}, "its end")
+
+
 def test_a_horse_that_dies_may_have_sent(world: World) -> None:
     """Nobody knows what a killed function sent: its permit counts."""
     job = world.queue().enqueue("shop.dies", "dies")

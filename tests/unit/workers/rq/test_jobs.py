@@ -96,6 +96,19 @@ def test_a_scheduled_job_whose_ttl_ended_before_its_time_is_forgotten(redis: Red
     assert queue.get_job_ids() == []
 
 
+def test_a_job_that_another_worker_took_over_leaves_no_run_behind(redis: Redis) -> None:
+    """RQ would take the run for abandoned, and fail the job or run it once more; and `health` would wait for it."""
+    queue = Queue("default", connection=redis, serializer=JSONSerializer)
+    job, jobs = queue.enqueue("math.factorial", 5), rq_jobs(queue, "math.factorial")
+    jobs._worker.register_birth()  # type: ignore[no-untyped-call]
+    before = set(redis.keys())
+    assert jobs.inspect(RqJob(job.id, "7")).state == "handed_to_rq"
+    assert set(redis.keys()) > before
+    jobs.drop(job.id)
+    assert set(redis.keys()) == before
+    assert not redis.hexists(jobs._worker.key, "current_job")
+
+
 @pytest.mark.parametrize("meta", [{"at": defaultdict(list)}, {"at": {(1, (2,)): 1}}], ids=str)
 def test_a_pickled_meta_that_may_not_be_opened_runs_nothing(redis: Redis, meta: dict[str, Any]) -> None:
     """Its job is set aside, as with such an argument: its function's retries and on_failure are not spent on it."""

@@ -22,7 +22,7 @@ def serve(client: Any, version: str, lanes: Sequence[str] = LANES, name: str = "
     """client: of asyncio. version: of the rules that its worker follows."""
     absent: Any = SimpleNamespace(numbers=Numbers())
     parts = Parts(
-        name=name, lanes=lanes, redis=client, idle=IdleWorker(None, None, name, lanes), sender=absent, circuits=absent,
-        turns=Turns(Capacity({}), batch=10, most=10), rq_jobs=absent, tuning=build_tuning(SETTINGS),
+        name=name, lanes=lanes, redis=client, idle=IdleWorker(client, client, name, lanes), sender=absent,
+        circuits=absent, turns=Turns(Capacity({}), batch=10, most=10), rq_jobs=absent, tuning=build_tuning(SETTINGS),
     )  # fmt: skip
     return Served(Partition(0, 1, None, client), parts, SETTINGS.policies(), version)

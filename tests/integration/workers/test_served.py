@@ -191,3 +191,24 @@ async def test_a_partition_that_refuses_a_worker_for_now_does_not_end_it(
         assert (served.refused, redis.exists("notifier:partition")) == (None, 0)
         await served.tend({}, 60)
         assert (served.refused, redis.exists("notifier:partition")) == (None, 1)
+
+
+async def test_a_partition_has_of_a_worker_what_rq_would_write(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """RQ knows the worker in the first partition alone. In each other one, too, RQ's tools see it, what has lapsed
+    leaves RQ's registries, and the name of who was killed is removed.
+    """
+    lanes, registries = ["urgent", "bulk"], ["failed", "finished"]
+    names = ["rq:workers", *(f"rq:workers:{lane}" for lane in lanes)]
+    redis.sadd("rq:workers", "rq:worker:killed")
+    for registry in registries:
+        redis.zadd(f"rq:{registry}:bulk", {"lapsed": 1, "kept": 2**40})
+    async with workers_of(redis_server) as (serve, _):
+        served = serve("", lanes)
+        served.at, served.engine._looked_at = Partition(0, 2, in_force(), redis), 1.0
+        await served.tend({"hostname": "here"}, 60)
+        assert [redis.smembers(name) for name in names] == [{b"rq:worker:w"}] * 3
+        assert (redis.hget("rq:worker:w", "hostname"), redis.ttl("rq:worker:w") > 0) == (b"here", True)
+        assert redis.exists("notifier:looked")
+        assert [redis.zrange(f"rq:{registry}:bulk", 0, -1) for registry in registries] == [[b"kept"]] * 2
+        await served.leave(registered=True)
+        assert redis.exists("rq:worker:w", *names) == 0

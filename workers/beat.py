@@ -94,16 +94,15 @@ class Beat:
         state = WorkerStatus.BUSY if any(each.busy for each in flights) else WorkerStatus.IDLE
         if self._served[0].engine.suspended_us:
             state = WorkerStatus.SUSPENDED
-        now = sum(each.delivered for each in flights), sum(each.failed for each in flights)
-        delivered, failed = now[0] - self._counted[0], now[1] - self._counted[1]
+        delivered, failed = sum(each.delivered for each in flights), sum(each.failed for each in flights)
         if state != worker.get_state():
             worker.set_state(state)
-        if delivered or failed:
+        if self._counted != (delivered, failed):
             with worker.connection.pipeline() as pipe:
-                pipe.hincrby(worker.key, "successful_job_count", delivered)
-                pipe.hincrby(worker.key, "failed_job_count", failed)
+                pipe.hincrby(worker.key, "successful_job_count", delivered - self._counted[0])
+                pipe.hincrby(worker.key, "failed_job_count", failed - self._counted[1])
                 pipe.execute()
-            self._counted = now
+            self._counted = delivered, failed
 
     async def _go_on(self) -> None:
         task, worker, redis = asyncio.current_task(), self._worker, self._served[0].parts.redis

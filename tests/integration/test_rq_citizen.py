@@ -36,6 +36,7 @@ from tests.harness.support import (
     ends,
     eventually,
     note,
+    plain,
     queue,
     rq,
     rq_command,
@@ -71,7 +72,9 @@ def seen(redis: Redis, name: str = "worker") -> Any:
     return found
 
 
-def test_rq_starts_one(redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier) -> None:
+def test_rq_starts_one(
+    redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
     """`rq worker --worker-class workers.PushWorker urgent default bulk` delivers, counts and beats like any other."""
     with rq_worker(config, redis_server.url) as running:
         running.ready(redis)
@@ -82,8 +85,12 @@ def test_rq_starts_one(redis: Redis, redis_server: EmbeddedRedis, config: Path, 
         for job_id in told:
             ends(producer, job_id, "delivered")
         eventually(lambda: seen(redis).successful_job_count == 32, "its count")
+        assert seen(redis).failed_job_count == 0
+        dead = simulators.answer(apns("dead"), Reply(410, "Unregistered"))
+        ends(producer, producer.send(note("d", "d", dead)), "rejected")
+        eventually(lambda: seen(redis).failed_job_count == 1, "its count")
         found = seen(redis)
-        assert found.failed_job_count == 0
+        assert found.successful_job_count == 32
         assert found.queue_names() == ["urgent", "default", "bulk"]
         assert found.pid == running.process.pid
         assert datetime.now(UTC) - found.last_heartbeat.replace(tzinfo=UTC) < timedelta(seconds=30)
@@ -306,16 +313,19 @@ def test_a_failed_one_is_requeued_by_rqs_command(
 
 
 def test_burst_ends_by_itself(redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier) -> None:
-    """In burst mode it ends when nothing is due: with what waits still waiting; so does RQ's `--burst`."""
+    """In burst mode it ends when nothing is due: with what waits still waiting; so does RQ's `--burst`.
+
+    What RQ has scheduled may be due, too.
+    """
     held = [producer.send(note("held")) for _ in range(2)]
     later = producer.send(note("later", send_at=datetime.now(UTC) + timedelta(hours=1)))
     with worker(config, "--burst") as running:
         assert running.process.wait(60) == 0
     assert [state(producer, job_id) for job_id in (*held, later)] == ["delivered", "waiting", "waiting"]
-    more = producer.send(note("more"))
+    due = queue(redis).enqueue_in(timedelta(0), "notifier.deliver", kwargs=plain("due", "due"))
     with rq_worker(config, redis_server.url, "--burst") as running:
         assert running.process.wait(60) == 0
-    assert state(producer, more) == "delivered"
+    assert state(producer, due.id) == "delivered"
     many = [producer.send(note(f"max-{n}")) for n in range(3)]
     with rq_worker(config, redis_server.url, "--max-idle-time", "1") as running:
         assert running.process.wait(60) == 0

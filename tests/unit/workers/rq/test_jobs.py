@@ -23,6 +23,7 @@ from workers.loop.parts import RqJob, Tuning
 from workers.rq.functions import AllowedFunctions
 from workers.rq.jobs import ForkedRqJobs
 from workers.rq.throttle import steering_of
+from workers.sending.sender import SUSPECT
 
 
 def rq_jobs(queue: Queue, *functions: str) -> ForkedRqJobs:
@@ -52,6 +53,29 @@ def test_a_worker_in_trouble_ends_no_job(redis: Redis, monkeypatch: pytest.Monke
     assert f"rq requeue -S json --queue default {job.id}" in reason
 
 
+def test_a_suspect_is_begun_alone_and_poison_is_set_aside(redis: Redis) -> None:
+    """Law 2: a job on which workers die while they read it is to blame for the next death, and then read no more."""
+    queue = Queue("default", connection=redis, serializer=JSONSerializer)
+    job, jobs = queue.enqueue("math.factorial", 5), rq_jobs(queue, "math.factorial")
+    redis.hset(job.key, mapping={"push_permit": "7", "push_crashes": SUSPECT - 1})
+    assert jobs.inspect(RqJob(job.id, "7")).state == "handed_to_rq"
+    assert not redis.hexists(job.key, "push_begun")
+    jobs.drop(job.id)
+    redis.hset(job.key, "push_crashes", SUSPECT)
+    assert jobs.inspect(RqJob(job.id, "7")).state == "handed_to_rq"
+    assert redis.hget(job.key, "push_begun") == b"7"
+    jobs.drop(job.id)
+    redis.hset(job.key, "push_crashes", SUSPECT + 1)
+    found = jobs.inspect(RqJob(job.id, "7"))
+    assert (found.state, found.poison) == ("failed", True)
+
+
+def test_what_no_worker_can_read_is_set_aside_though_it_names_no_queue(redis: Redis) -> None:
+    """Anybody may write a hash that is no whole job; the worker that reads it goes on."""
+    redis.hset("rq:job:odd", mapping={"data": b"\x80\x05rubbish", "push_returned": "1"})
+    assert rq_jobs(Queue("default", connection=redis)).inspect(RqJob("odd", "7")).state == "aside"
+
+
 def test_a_meta_that_rq_2_wrote_as_a_pickle_limits_its_job() -> None:
     """Law 1: `rq requeue` without `-S json`, or RQ's clean-up after a kill, writes the bytes that it could not read."""
     meta = {"user": "42", "category": "chat", "mine": 1}
@@ -60,12 +84,12 @@ def test_a_meta_that_rq_2_wrote_as_a_pickle_limits_its_job() -> None:
     assert json.loads(told) == meta
 
 
-@pytest.mark.parametrize("since", [{"push_order": 1, "status": "scheduled"}, {"status": "scheduled"}], ids=str)
+@pytest.mark.parametrize("since", [{"push_order": 1, "status": "scheduled"}, {"status": "scheduled"}, {}], ids=str)
 def test_what_another_worker_queues_meanwhile_is_not_queued_again(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, since: dict[Any, Any]
 ) -> None:
-    """Law 2: a worker that looked before, and comes to it after, finds it in its user's backlog, or to be tried again
-    after its interval: it goes once.
+    """Law 2: a worker that looked before, and comes to it after, finds it in its user's backlog, to be tried again
+    after its interval, or gone: it goes once.
     """
     queue = Queue("default", connection=redis, serializer=JSONSerializer)
     job = queue.enqueue_in(timedelta(0), "math.factorial", 5)
@@ -75,14 +99,16 @@ def test_what_another_worker_queues_meanwhile_is_not_queued_again(
     def after_the_first(*args: Any) -> None:
         one.release_scheduled()
         assert redis.lpop(queue.key) == job.id.encode()  # *pull*
-        redis.hset(job.key, mapping=since)
-        redis.zadd("rq:scheduled:default", {job.id: 2**40})
+        if since:
+            redis.hset(job.key, mapping=since)
+            redis.zadd("rq:scheduled:default", {job.id: 2**40})
         come_late(*args)
 
     monkeypatch.setattr(other, "_queue", after_the_first)
     other.release_scheduled()
     assert queue.get_job_ids() == []
-    assert redis.zscore("rq:scheduled:default", job.id) == 2**40
+    assert redis.zscore("rq:scheduled:default", job.id) == (2**40 if since else None)
+    assert not redis.exists(f"notifier:release:{job.id}"), "its next retry would wait"
 
 
 def test_a_scheduled_job_whose_ttl_ended_before_its_time_is_forgotten(redis: Redis) -> None:

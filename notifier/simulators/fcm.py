@@ -49,12 +49,6 @@ ERROR_CODES: Final = {
     "THIRD_PARTY_AUTH_ERROR": "UNAUTHENTICATED",
 }
 
-# Google's front end adds these reasons when it refuses an access token, or a project over its quota, before FCM.
-OF_THE_FRONT_END: Final = {
-    (401, "UNAUTHENTICATED"): "ACCESS_TOKEN_EXPIRED",
-    (429, "RESOURCE_EXHAUSTED"): "RATE_LIMIT_EXCEEDED",
-}
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FcmSimulator(OauthSimulator):
@@ -146,9 +140,6 @@ class FcmSimulator(OauthSimulator):
         if reply.reason in ERROR_CODES:
             kind = "type.googleapis.com/google.firebase.fcm.v1.FcmError"
             error["details"] = [{"@type": kind, "errorCode": reply.reason}]
-        elif reason := OF_THE_FRONT_END.get((reply.status, reply.reason)):
-            kind = "type.googleapis.com/google.rpc.ErrorInfo"
-            error["details"] = [{"@type": kind, "reason": reason, "domain": "googleapis.com"}]
         return web.json_response({"error": error}, status=reply.status, headers=headers)
 
     def _refusal(self, request: web.Request, project: str) -> Reply | None:

@@ -26,7 +26,6 @@ TABLE: Final = Table(
         # The app's APNs key or web push key is wrong, not our access token: FCM still reaches Android by this route.
         (401, THIRD_PARTY): Outcome.REFUSED,
         # From Google's front end, for the whole project. An errorCode QUOTA_EXCEEDED is about the message's target.
-        (429, "RATE_LIMIT_EXCEEDED"): Outcome.FULL,
         (429, "RESOURCE_EXHAUSTED"): Outcome.FULL,
         (429, PROJECT_IS_FULL): Outcome.FULL,
         # A proxy's page. The proxy may have passed the message on.
@@ -58,7 +57,7 @@ def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
 
 
 def _reason(status: int, parsed: Mapping[str, Any]) -> str:
-    """FCM's errorCode; else, for a 429, Google's reason; else the status word of Google's error form; else ''."""
+    """FCM's errorCode; else the status word of Google's error form; else ''."""
     if status == OK:
         return "" if isinstance(parsed.get("name"), str) else "NoMessageName"
     error = parsed.get("error")
@@ -66,11 +65,9 @@ def _reason(status: int, parsed: Mapping[str, Any]) -> str:
         return ""
     given = error.get("details")
     details = [d for d in given if isinstance(d, dict)] if isinstance(given, list) else []
+    if status == TOO_MANY and any(map(_is_of_project, details)):
+        return PROJECT_IS_FULL
     codes = [d.get("errorCode") for d in details]
-    if status == TOO_MANY:
-        if any(map(_is_of_project, details)):
-            return PROJECT_IS_FULL
-        codes += [d.get("reason") for d in details]
     return next(filter(None, map(word, (*codes, error.get("status")))), "")
 
 
@@ -78,4 +75,4 @@ def _is_of_project(detail: Mapping[str, Any]) -> bool:
     """Whether it is a QuotaFailure that names the project, and not a device or a topic."""
     violations = detail.get("violations")
     found = [v for v in violations if isinstance(v, dict)] if isinstance(violations, list) else []
-    return any("project" in str(v.get(key, "")).lower() for v in found for key in ("subject", "description"))
+    return any("project" in str(v.get(key)).lower() for v in found for key in ("subject", "description"))

@@ -186,6 +186,7 @@ FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
         ([QUOTA, {"@type": FAILURE, "violations": [{"subject": "device", "description": "rate"}]}], Outcome.BUSY),
         ([QUOTA, {"@type": FAILURE, "violations": [{"subject": "project:7", "description": "rate"}]}], Outcome.FULL),
         ([{"reason": "RATE_LIMIT_EXCEEDED", "metadata": {"quota_limit": "SendsPerMinutePerProject"}}], Outcome.FULL),
+        ([{"reason": "RESOURCE_QUOTA_EXCEEDED", "domain": "googleapis.com"}], Outcome.FULL),
         ([], Outcome.FULL),
         (None, Outcome.FULL),
         ([{"violations": 7}, {"violations": [None]}, QUOTA], Outcome.BUSY),

@@ -17,7 +17,7 @@ WRONG = Answer(Outcome.FAULT, 403, "InvalidProviderToken")
 SILENT = Answer(Outcome.UNKNOWN, reason="Timeout")
 REFUSED = Answer(Outcome.UNSENT, reason="RefusedStream")
 BUSY = Answer(Outcome.RETRY, 503, "ServiceUnavailable")
-FULL = Answer(Outcome.FULL, 429, "RATE_LIMIT_EXCEEDED", 120_000_000)
+FULL = Answer(Outcome.FULL, 429, "RESOURCE_EXHAUSTED", 120_000_000)
 MALFORMED = Answer(Outcome.REJECTED, reason="PayloadTooLarge")  # made here, nothing was sent
 ITS_FAULT = Answer(Outcome.REFUSED, 401, "THIRD_PARTY_AUTH_ERROR")
 SHUT = frozenset({"apns"})

@@ -48,12 +48,6 @@ def _check_ours(path: str, given: Any) -> None:
         _check_ours(f"{path}.{name}", value)
 
 
-def _data(path: str, value: Any) -> None:
-    MAPPING(path, value)
-    for key in value:
-        check_data_key(path, key)
-
-
 def _headers(path: str, value: Any) -> None:
     MAPPING(path, value)
     for name, text in value.items():
@@ -114,7 +108,7 @@ OPTIONS: Final[Fields] = {
         "priority": one_of("NORMAL", "HIGH"),
         "restricted_package_name": TEXT,
         **dict.fromkeys(("direct_boot_ok", "bandwidth_constrained_ok", "restricted_satellite_ok"), FLAG),
-        "data": _data,
+        "data": MAPPING,
         "notification": ANDROID_NOTIFICATION,
         "fcm_options": {"analytics_label": _LABEL},
     },
@@ -126,7 +120,7 @@ OPTIONS: Final[Fields] = {
     },
     "webpush": {
         "headers": _headers,
-        "data": _data,
+        "data": MAPPING,
         "notification": MAPPING,
         "fcm_options": {"analytics_label": _LABEL, "link": _LINK},
     },

@@ -41,8 +41,7 @@ def message_arguments(notification: Notification, ttl_us: int | None) -> dict[st
     Raises InvalidNotificationError, naming the field, if FCM cannot carry it.
     """
     options = notification.fcm
-    if options:
-        check_options(options)
+    check_options(options)
     title, body, image = notification.title, notification.body, options.get("image")
     data, shown = notification.data, bool(title or body)
     if image is not None and not shown:

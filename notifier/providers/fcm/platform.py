@@ -35,8 +35,7 @@ class Fcm(OurPlatform):
         return provider
 
     def check(self, notification: Notification) -> None:
-        if notification.fcm:
-            options.check_options(notification.fcm)
+        options.check_options(notification.fcm)
         if self.is_addressed(notification) and not payload.is_short(notification):
             self.check_size(payload.payload_size(notification), payload.PAYLOAD_BYTES)
 

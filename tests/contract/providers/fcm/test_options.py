@@ -12,7 +12,7 @@ from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
 from notifier.providers import check_payload
 from notifier.providers.contract import Dispatch
-from notifier.providers.fcm.payload import PAYLOAD_BYTES, payload_size
+from notifier.providers.fcm.payload import PAYLOAD_BYTES, is_short, payload_size
 from notifier.providers.fcm.provider import FcmProvider
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
@@ -218,10 +218,13 @@ REFUSED = [
     (f"{LIGHT}.light_on_duration", nested("android.notification.light_settings.color", {})),
     (f"{LIGHT}.color.red", nested("android.notification.light_settings.color.red", 255)),
     ("fcm.android.fcm_options.analytics_label", nested("android.fcm_options.analytics_label", "a b")),
+    (f"{LIGHT}.color.red", nested("android.notification.light_settings.color.red", True)),
+    ("fcm.apns.headers", nested("apns.headers", "x")),
     ("fcm.apns.headers.apns-priority", nested("apns.headers.apns-priority", 5)),
     ("fcm.apns.payload", nested("apns.payload", "x")),
     ("fcm.apns.payload.aps", nested("apns.payload.aps", "x")),
     ("fcm.apns.fcm_options.image", nested("apns.fcm_options.image", "ftp://x")),
+    ("fcm.webpush.data.from", nested("webpush.data", {"from": "1"})),
     ("fcm.webpush.notification", nested("webpush.notification", None)),
     ("fcm.webpush.fcm_options.link", nested("webpush.fcm_options.link", "http://example.com")),
     ("fcm.fcm_options.analytics_label", nested("fcm_options.analytics_label", "x" * 51)),
@@ -275,6 +278,15 @@ def test_the_options_payload_is_counted(provider: FcmProvider) -> None:
     over = note(nested("apns.payload.more", full.fcm["apns"]["payload"]["more"] + "x"))
     with pytest.raises(InvalidNotificationError, match="4097 bytes"):
         check_payload(over)
+
+
+@pytest.mark.parametrize("field", ["title", "body", "sound", "collapse_id"])
+def test_what_is_taken_without_a_count_fits(field: str) -> None:
+    """The longest text that counts as short makes a payload within the limit, whatever it is written in."""
+    fields: dict[str, Any] = {"title": None, "body": None}
+    longest = max(n for n in range(1, PAYLOAD_BYTES) if is_short(note({}, **{**fields, field: "\x1f" * n})))
+    assert payload_size(note({}, **{**fields, field: "\x1f" * longest})) <= PAYLOAD_BYTES
+    assert not is_short(note({}, data={"a": "x" * PAYLOAD_BYTES}))
 
 
 PLATFORM_BLOCKS = {name: st.just(WHOLE[name]) for name in ("android", "apns", "webpush", "fcm_options")}

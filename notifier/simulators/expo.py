@@ -45,7 +45,7 @@ OF_A_TICKET: Final = frozenset(
 class ExpoSimulator(HttpsSimulator):
     """Expo's push API on a free port of 127.0.0.1.
 
-    access_token: every request needs it; '' needs none. projects: by device token, its project, if that is not PROJECT:
+    access_token: every request needs it; '' takes none. projects: by device token, its project, if that is not PROJECT:
     a request with tokens of two projects is refused. rate_limit: the most messages in a second; Expo allows a project
     600, 0 is no limit; may be changed. receipts: by device token, the error in its receipts; may be changed.
     """
@@ -104,7 +104,7 @@ class ExpoSimulator(HttpsSimulator):
         )
 
     def _refusal(self, request: web.Request) -> Reply | None:
-        if self.access_token and request.headers.get("Authorization") != f"Bearer {self.access_token}":
+        if request.headers.get("Authorization") != (f"Bearer {self.access_token}" if self.access_token else None):
             return Reply(401, "UNAUTHORIZED")
         return None
 
@@ -163,7 +163,9 @@ def _is_of_request(reply: Reply) -> bool:
 def _ticket(reply: Reply, ticket_id: str) -> dict[str, Any]:
     if reply.status == HTTPStatus.OK:
         return {"status": "ok", **({"id": ticket_id} if ticket_id else {})}
-    return {"status": "error", "message": "see the details", "details": {"error": reply.reason}}
+    # As long as Expo's own text for a dead token.
+    said = '"ExponentPushToken[xxxxxxxxxxxxxxxxxxxxxx]" is not a registered push notification recipient: see details'
+    return {"status": "error", "message": said, "details": {"error": reply.reason}}
 
 
 def _errors(reply: Reply) -> web.Response:

@@ -71,6 +71,16 @@ class TestHms(ProviderContract):
         assert (answer.outcome, answer.reason) == (outcome, reason)
 
 
+@pytest.mark.parametrize("platform", ["hms", "expo"])
+async def test_an_option_that_it_does_not_have_is_rejected(platform: str) -> None:
+    """Also of a job that was enqueued without the producer's checks: the provider names the option."""
+    async with {"hms": TestHms, "expo": TestExpo}[platform]().stage() as s:
+        answer = await s.send(options={platform: {"no_such": 1}})
+        assert answer.outcome is Outcome.REJECTED
+        assert answer.reason.startswith(f"InvalidNotification: options.{platform}.no_such")
+        assert await s.arrivals() == []
+
+
 class ByProject(TestHms):
     __test__ = False
 
@@ -126,6 +136,21 @@ class TestExpo(ProviderContract):
         law(self)
 
     @on_stage()
+    async def test_what_tickets_refuse_is_not_sent_again(self, s: Stage) -> None:
+        """Expo has judged each message of the request by itself, even if it refused all."""
+        devices = [await s.device(self.rejected) for _ in range(3)]
+        answers = await asyncio.gather(*(s.send(device) for device in devices))
+        assert {answer.outcome for answer in answers} == {Outcome.REJECTED}
+        assert len(await s.arrivals()) == len(devices)
+
+    @on_stage()
+    async def test_a_hundred_tickets_are_read(self, s: Stage) -> None:
+        """Each may have an error of Expo's length."""
+        devices = [await s.device(self.dead) for _ in range(100)]
+        answers = await asyncio.gather(*(s.send(device) for device in devices))
+        assert {answer.outcome for answer in answers} == {Outcome.DEAD_TOKEN}
+
+    @on_stage()
     async def test_a_device_that_has_too_many_waits_for_itself(self, s: Stage) -> None:
         """A ticket's MessageRateExceeded is of one device; the credentials of an app are a person's to repair."""
         busy, wrong, fine = await asyncio.gather(
@@ -171,3 +196,17 @@ class TestExpo(ProviderContract):
         """What says not why is refused, and not repeated; trouble of Expo, Apple or Google is."""
         answer, receipt = expo_answers.read_ticket({"status": "error", "details": details})
         assert (answer.outcome, answer.reason, receipt) == (outcome, reason, "")
+
+
+class WithoutToken(TestExpo):
+    __test__ = False
+    environ = {}
+
+    def simulator(self, certificates: Certificates, log: WireLog) -> Simulator:
+        return ExpoSimulator(certificates=certificates, log=log)
+
+
+async def test_expo_may_need_no_access_token() -> None:
+    """Then a request has none: Expo would refuse an empty one."""
+    async with WithoutToken().stage() as s:
+        assert (await s.send()).outcome is Outcome.DELIVERED

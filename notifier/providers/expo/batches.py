@@ -34,20 +34,16 @@ class Batches:
         self._post = post
         self._waiting: deque[Waiting] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._called = False
 
     async def send(self, message: bytes, send_by: float) -> Replied:
         """Send a message in one request with other messages of the same moment."""
         loop = asyncio.get_running_loop()
         waiting = Waiting(message, send_by, loop.create_future())
         self._waiting.append(waiting)
-        if not self._called and len(self._under_way) < MAX_REQUESTS:
-            self._called = True
-            loop.call_soon(self._begin)  # so that the other callbacks of this turn can add messages
+        loop.call_soon(self._begin)  # so that the other callbacks of this turn can add messages
         return await waiting.answer
 
     def _begin(self) -> None:
-        self._called = False
         while self._waiting and len(self._under_way) < MAX_REQUESTS:
             batch = [self._waiting.popleft() for _ in range(min(MAX_MESSAGES, len(self._waiting)))]
             task = asyncio.get_running_loop().create_task(self._send(batch))

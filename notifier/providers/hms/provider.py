@@ -11,7 +11,7 @@ from notifier.errors import InvalidNotificationError
 from notifier.providers.answers import unsendable
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.hms import answers as hms_answers
-from notifier.providers.hms.payload import PAYLOAD_BYTES, payload
+from notifier.providers.hms.payload import payload
 from notifier.providers.hms.settings import HmsSettings
 from notifier.providers.transport.oauth import AccessTokens
 from notifier.providers.transport.pooled import PooledProvider
@@ -39,13 +39,10 @@ class HmsProvider(PooledProvider):
         self._has_delivered = False
 
     async def _send(self, dispatch: Dispatch) -> Answer:
-        device_token = dispatch.device.token
         try:
-            body = payload(dispatch.notification, device_token, dispatch.ttl_us)
+            body = payload(dispatch.notification, dispatch.device.token, dispatch.ttl_us)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
-        if len(body) - len(device_token) > PAYLOAD_BYTES:
-            return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
         answer = await self._tokens.post(
             self._url,
             body,

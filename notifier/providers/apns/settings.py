@@ -89,11 +89,7 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
             return mine.model_copy(update={"team_id": "", "key_id": "", "key_id_file": None, "key_file": None})
         if given.model_fields_set.intersection(BY_TOKEN):
             mine = mine.model_copy(update={"cert_file": None, "cert_key_file": None})
-        if given.key_id:
-            return mine.model_copy(update={"key_id_file": None})
-        if given.key_id_file:
-            return mine.model_copy(update={"key_id": ""})
-        return mine
+        return mine.model_copy(update={"key_id_file": None}) if given.key_id else mine
 
     def check(self, notification: Notification, app: str | None) -> None:
         """See `PlatformSettings.check`: Apple takes some types of push only with a provider token."""

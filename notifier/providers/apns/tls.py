@@ -31,7 +31,7 @@ def context(settings: ApnsSettings) -> ssl.SSLContext:
     cert_file, cert_key_file = settings.cert_file, settings.cert_key_file
     try:
         tls = ssl.create_default_context(cafile=settings.ca_file)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         _refuse("ca_file", f"cannot use {settings.ca_file}: {error}")
     tls.minimum_version = ssl.TLSVersion.TLSv1_2  # Python's own least is the host's, which may be lower
     tls.set_alpn_protocols(["h2"])
@@ -39,8 +39,8 @@ def context(settings: ApnsSettings) -> ssl.SSLContext:
         _check_certificate(cert_file, cert_key_file)
         try:
             tls.load_cert_chain(cert_file, cert_key_file)
-        except (OSError, ValueError) as error:  # what OpenSSL refuses, such as a key that is too short
-            _refuse("cert_file", f"cannot use {cert_file}: {getattr(error, 'reason', None) or type(error).__name__}")
+        except OSError as error:  # what OpenSSL refuses, such as a key that is too short
+            _refuse("cert_file", f"cannot use {cert_file}: {error}")
     return tls
 
 

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import os
 import re
-import time
 from typing import Final
 
 import jwt
@@ -72,7 +71,7 @@ class ProviderToken:
         self._authorization = b""
         self._sealed = b""
         self._made_us = 0
-        self._clock_ahead_s: float | None = None  # the store's clock minus the loop's
+        self._clock_ahead_s = 0.0  # the store's clock minus the loop's, since the store has answered
         self._usable_until = self._look_at = self._refused_at = -1.0  # on the loop's clock
         self._lock = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
@@ -117,9 +116,7 @@ class ProviderToken:
         return refused != self._authorization
 
     def wall_s(self) -> float:
-        """Return the seconds since 1970 by the store's clock: this machine's may be wrong by hours."""
-        if self._clock_ahead_s is None:
-            return time.time()
+        """Return the seconds since 1970 by the clock of the store that gave the token: ours may be wrong by hours."""
         return asyncio.get_running_loop().time() + self._clock_ahead_s
 
     async def close(self) -> None:
@@ -129,7 +126,6 @@ class ProviderToken:
 
     def _look_soon(self) -> asyncio.Task[None]:
         if self._looking is None or self._looking.done():
-            self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY_S
             self._looking = asyncio.create_task(self._look_in_turn())
         return self._looking
 

@@ -61,6 +61,21 @@ def test_an_app_signs_in_by_token_or_by_certificate(tmp_path: Path) -> None:
     assert "topic: is missing" in problems("providers: {apns: {cert_file: c.pem}}")[0]
 
 
+def test_the_id_of_a_key_may_be_in_a_file(tmp_path: Path) -> None:
+    """An app's own id goes before the section's file, its file before the section's id; both together are refused."""
+    (tmp_path / "id").write_text("KEY0000009\n", encoding="utf-8")
+    (tmp_path / "wrong").write_text("no id", encoding="utf-8")
+    own = "apps: {own: {topic: b.c, key_id: KEY0000002}, other: {topic: c.d}}"
+    section = apns(f"team_id: TEAM000001, topic: a.b, key_id_file: id, {own}", tmp_path)
+    assert [section.read_key_id(app) for app in (None, "own", "other")] == ["KEY0000009", "KEY0000002", "KEY0000009"]
+    section = apns(f"{APPLE}, topic: a.b, apps: {{own: {{key_id_file: id}}, wrong: {{key_id_file: wrong}}}}", tmp_path)
+    assert [section.read_key_id(app) for app in (None, "own")] == ["KEY0000001", "KEY0000009"]
+    with pytest.raises(SettingsError, match=r"^providers\.apns\.apps\.wrong\.key_id_file: .*/wrong: is not what Apple"):
+        section.read_key_id("wrong")
+    (both,) = problems(f"providers: {{apns: {{{APPLE}, topic: a.b, key_id_file: id}}}}")
+    assert both.endswith("providers.apns.key_id_file: and key_id say the same; give one of them")
+
+
 def test_endpoints_by_name() -> None:
     """Apple's two servers have names; a URL is taken as it is; anything else is refused with both."""
     assert apns(f"{APPLE}, topic: a.b").endpoint == "https://api.push.apple.com"

@@ -13,7 +13,7 @@ import pytest
 import structlog.testing
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -50,10 +50,10 @@ class Authority:
         self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def certificate(
-        self, purpose: Any, *, name: str = "localhost", valid_for: dt.timedelta = 90 * DAY
+        self, purpose: Any, *, name: str = "localhost", valid_for: dt.timedelta = 90 * DAY, key: Any = None
     ) -> tuple[Path, Path]:
         """The files of a certificate and of its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         addresses = [x509.IPAddress(ipaddress.ip_address(LOCAL))] if name == "localhost" else []
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Apple Push Services: com.example.app")])
         made = (
@@ -66,7 +66,7 @@ class Authority:
         key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return cert_file, key_file
 
-    def _build(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid_for: dt.timedelta) -> Any:
+    def _build(self, subject: x509.Name, key: Any, valid_for: dt.timedelta) -> Any:
         now = dt.datetime.now(dt.UTC)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (
@@ -181,6 +181,8 @@ def test_wrong_files(identity, ours, tmp_path):
     authority, cert_file, key_file = ours
     other = Authority(tmp_path / "other").certificate(ExtendedKeyUsageOID.CLIENT_AUTH)[1]
     expired, expired_key = authority.certificate(ExtendedKeyUsageOID.CLIENT_AUTH, name="old", valid_for=-DAY)
+    short = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    weak, weak_key = authority.certificate(ExtendedKeyUsageOID.CLIENT_AUTH, name="weak", key=short)
     locked = tmp_path / "locked.key"
     key = ec.generate_private_key(ec.SECP256R1())
     locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2")))
@@ -195,6 +197,7 @@ def test_wrong_files(identity, ours, tmp_path):
         ((cert_file, other), ["providers.apns.cert_key_file:", "is not that of the certificate in"]),
         ((cert_file, locked), ["providers.apns.cert_key_file:", "has a password"]),
         ((expired, expired_key), ["providers.apns.cert_file:", "expired on"]),
+        ((weak, weak_key), ["providers.apns.cert_file: cannot use", "weak.pem: ", "EE_KEY_TOO_SMALL"]),
     ]
     for files, words in cases:
         text = refused_settings(identity, **by_certificate(*files))
@@ -210,6 +213,7 @@ def test_a_certificate_that_ends_soon(identity, tmp_path):
         with structlog.testing.capture_logs() as logs:
             make_provider(identity, "https://127.0.0.1:1", **by_certificate(*files))
         assert [entry["event"] for entry in logs] == said
+        assert all(entry["cert_file"] == str(files[0]) and entry["on"] > "2" for entry in logs)
 
 
 # Who is at the other end.

@@ -57,7 +57,7 @@ def key(tmp_path_factory) -> str:
     return make_apns_key(tmp_path_factory.mktemp("key"))[0].read_text()
 
 
-def token(key: str, store: TokenStore, **options: str) -> ProviderToken:
+def token(key: str, store: TokenStore, **options: Any) -> ProviderToken:
     return ProviderToken(**{"team_id": TEAM, "key_id": KEY_ID, "key": key, "store": store, **options})
 
 
@@ -148,6 +148,56 @@ async def test_silent_redis(key):
 
     async with asyncio.timeout(5):
         assert await token(key, Silent()).fetch() == b""
+
+
+class Counted(LocalTokenStore):
+    """A store that counts its looks, and fails as a test wants; with a TimeoutError it does not answer."""
+
+    looks = 0
+    fault: Exception | None = None
+
+    async def look(self, name: str) -> Kept:
+        self.looks += 1
+        if isinstance(self.fault, TimeoutError):
+            await asyncio.get_running_loop().create_future()
+        if self.fault:
+            raise self.fault
+        return await super().look(name)
+
+
+async def test_a_store_that_fails_is_asked_once_a_second(key):
+    """While a token is usable, sends go on with it; what is wrong is said once, until the store has answered again."""
+    store = Counted()
+    one = token(key, store)
+    authorization = await one.fetch()
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            store.fault, store.looks, one._look_at = TokenStoreError("out of reach"), 0, 0.0
+            for _ in range(10):
+                assert one.current() == authorization
+                await asyncio.gather(one._looking, return_exceptions=True)
+            assert store.looks == 1
+            one._look_at = 0.0
+            one.current()
+            await one._looking
+            store.fault, one._look_at = None, 0.0
+            one.current()
+            await one._looking
+    assert {(entry["event"], entry["why"]) for entry in logs} == {("provider_token_store_unreachable", "out of reach")}
+    assert [entry["log_level"] for entry in logs] == ["warning", "debug"] * 2
+
+
+async def test_a_refused_token_is_looked_for_once_a_second(key):
+    """However many sends Apple has refused for it; a store that hangs holds up none of them, and raises nothing."""
+    store = Counted()
+    one = token(key, store, patience_s=0.05)
+    authorization = await one.fetch()
+    store.looks = 0
+    assert await asyncio.gather(*(one.renew(authorization) for _ in range(50))) == [False] * 50
+    assert store.looks == 1
+    store.fault, one._refused_at = TimeoutError(), -1.0
+    assert not await one.renew(authorization)
+    assert store.looks == 2
 
 
 async def test_lost_data_is_put_back(redis, key):

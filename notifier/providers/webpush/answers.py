@@ -9,7 +9,6 @@ from notifier.notification.json_values import fields_of
 from notifier.providers.answers import MINUTE_US, WAIT_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
-OK: Final = range(200, 300)
 NO_POST: Final = 405
 NUMBERS: Final = range(1000)
 
@@ -44,7 +43,7 @@ TABLE: Final = Table(
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Make the answer of a response; its body may be anything. headers: by a name in any case."""
-    reason = "" if status in OK else _reason(body) or UNSAID.get(status, "")
+    reason = _reason(body) or UNSAID.get(status, "")
     return TABLE.read(status, reason, lambda name: headers.get(name, ""))
 
 

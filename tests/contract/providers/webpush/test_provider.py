@@ -329,6 +329,7 @@ async def test_answers_follow_the_table(rig: Callable[..., Any], status: int, re
         (b'{"reason":"BadJwtToken"}', "BadJwtToken"),
         (b'{"errno":true,"reason":"two words"}', ""),
         (b'{"errno":' + b"9" * 5000 + b"}", ""),
+        (b'{"errno":' + b"9" * 400 + b"}", ""),
         (b"push subscription has unsubscribed or expired.\n", ""),
         (b"\xff\xfe", ""),
         (b"[" * 100_000, ""),
@@ -368,6 +369,13 @@ async def test_one_subscription_of_another_key_stops_nobody(rig: Callable[..., A
         assert {a.retry_after_us for a in answers} == {None}
         assert (await r.send("good")).outcome is Outcome.DELIVERED
         assert logs == []
+
+
+async def test_apples_word_for_another_key_is_about_one_subscription(rig: Callable[..., Any]) -> None:
+    """Apple says it by a 400: not known whose fault it is, until a subscription of our key was taken."""
+    async with rig({"stale": [Reply(400, "VapidPkHashMismatch")]}) as r:
+        answers = [await r.send("stale"), await r.send("good"), await r.send("stale")]
+        assert [a.outcome for a in answers] == [Outcome.RETRY, Outcome.DELIVERED, Outcome.REJECTED]
 
 
 async def test_the_first_refusals_are_tried_again(rig: Callable[..., Any]) -> None:

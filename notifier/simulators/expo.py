@@ -10,13 +10,12 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
 
-from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.https import HttpsSimulator
 from notifier.simulators.orders import ExpoOrders
 from notifier.simulators.wire import Message, Reply, part
 
@@ -82,11 +81,13 @@ class ExpoSimulator(HttpsSimulator):
             if (whole or reply).logged_status == HTTPStatus.OK:
                 self._tickets[message.id] = message.token
         delay_ms = max((reply.delay_ms for reply in replies), default=0)
-        if not await self._may_answer(request, whole or Reply(), self.serve(delay_ms)):
-            return cut(request)
-        if whole is not None and whole.status != HTTPStatus.OK:
-            return page(whole, partial(_errors, whole))
-        return web.json_response({"data": [_ticket(r, m.id) for m, r in zip(messages, replies, strict=True)]})
+
+        def respond() -> web.Response:
+            if whole is not None and whole.status != HTTPStatus.OK:
+                return _errors(whole)
+            return web.json_response({"data": [_ticket(r, m.id) for m, r in zip(messages, replies, strict=True)]})
+
+        return await self._answer(request, whole or Reply(), self.serve(delay_ms), respond)
 
     async def _serve_receipts(self, request: web.Request) -> web.StreamResponse:
         body = await self._read(request)

@@ -73,29 +73,22 @@ class HttpsSimulator(Simulator):
         message = self._read_message(request, body)
         reply = self.reply_to(message)
         self.record(at_us, message, reply)
-        if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
-            return cut(request)
-        return page(reply, lambda: self._respond(reply, message.id))
+        return await self._answer(request, reply, self.serve(reply.delay_ms), lambda: self._respond(reply, message.id))
 
-    async def _may_answer(self, request: web.Request, reply: Reply, delay_s: float) -> bool:
-        """Wait for the delay, or for ever if there is to be no answer; return False if the connection is to be cut."""
+    async def _answer(
+        self, request: web.Request, reply: Reply, delay_s: float, respond: Callable[[], web.Response]
+    ) -> web.Response:
+        """Return the response after the delay; never, or with the connection cut, if there is to be no answer.
+
+        respond: makes it in the service's own form, unless the reply is the HTML page of a proxy.
+        """
         if delay_s:
             await asyncio.sleep(delay_s)
         if reply.silent or self.is_silenced(request.transport):
             await asyncio.get_running_loop().create_future()
-        return not reply.drop
-
-
-def page(reply: Reply, otherwise: Callable[[], web.Response]) -> web.Response:
-    """Return the HTML page of a proxy, if the reply is one."""
-    if not reply.reason.startswith("<"):
-        return otherwise()
-    headers = {**reply.all_headers(), "Content-Type": "text/html"}
-    return web.Response(status=reply.status, text=reply.reason, headers=headers)
-
-
-def cut(request: web.Request) -> web.Response:
-    """Cut the connection of a request; the response that it returns is never sent."""
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response()
+        if reply.drop and request.transport is not None:
+            request.transport.abort()  # the response is never sent
+        if not reply.reason.startswith("<"):
+            return respond()
+        headers = {**reply.all_headers(), "Content-Type": "text/html"}
+        return web.Response(status=reply.status, text=reply.reason, headers=headers)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
-from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.https import HttpsSimulator
 from notifier.simulators.orders import OauthOrders
 from notifier.simulators.wire import Reply
 
@@ -56,15 +56,15 @@ class OauthSimulator(HttpsSimulator):
         form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
         self.token_fetches += 1
         reply = self.playback.next(self.token_endpoint) or Reply()
-        if not await self._may_answer(request, reply, reply.delay_ms / 1000):
-            return cut(request)
+        return await self._answer(request, reply, reply.delay_ms / 1000, lambda: self._respond_to(form, reply))
+
+    def _respond_to(self, form: Mapping[str, str], reply: Reply) -> web.Response:
         whose, refusal = self._grant(form)
         if reply.status == HTTPStatus.OK and not reply.reason:
             if not refusal:
                 return self._hand_out(whose)
             reply = Reply(400, refusal)
-        said = self._error(reply.reason)
-        return page(reply, lambda: web.json_response(said, status=reply.status, headers=reply.all_headers()))
+        return web.json_response(self._error(reply.reason), status=reply.status, headers=reply.all_headers())
 
     def _hand_out(self, whose: str) -> web.Response:
         token = self.token_prefix + secrets.token_urlsafe(48)

@@ -42,7 +42,7 @@ class Simulator(ABC):
         a free one.
     latency_ms: the wait before each answer. rate: how many messages a second it serves, one after the other; the
         others wait in a queue, in the order of their arrival; 0 is no limit. fail: by a fault's name, the share of
-        the requests (0 to 1) that meets it; a script for the device token comes first. seed: of the random choices.
+        the requests (0 to 1) that meets it; a script for the device token comes first.
     silent: no client gets another byte, and no connection is closed.
     idle_s: a connection without a request for longer than this falls silent, as if a NAT had forgotten it; 0 is
         never. wrong_name: new handshakes show a certificate for another host.
@@ -59,7 +59,6 @@ class Simulator(ABC):
     latency_ms: float = 0
     rate: float = 0
     fail: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 1
     idle_s: float = 0
     _running: Any = field(default=None, init=False)  # the server, while it listens
 
@@ -68,7 +67,7 @@ class Simulator(ABC):
         self._free_at = 0.0  # when the queue will be empty, on the monotonic clock
         self.playback = Playback({} if self.scripts is None else self.scripts)
         self.port = self.port or free_port()
-        self._random = random.Random(self.seed)  # noqa: S311 - repeatable on purpose
+        self._random = random.Random(1)  # noqa: S311 - repeatable on purpose
         self._silent = False
         self._dead: WeakSet[Any] = WeakSet()
         self._heard: WeakKeyDictionary[Any, float] = WeakKeyDictionary()

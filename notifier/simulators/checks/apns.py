@@ -21,7 +21,6 @@ TOPIC: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 COLLAPSE_ID_BYTES: Final = 64
 TOKEN_AGE_S: Final = 3600
 CLOCK_SKEW_S: Final = 300
-CACHED_TOKENS: Final = 1000
 MDM_TOPIC: Final = "com.apple.mgmt."
 PRIORITIES: Final = frozenset({"1", "5", "10"})
 
@@ -89,8 +88,6 @@ class Checks:
                 raise Refusal(403, "InvalidProviderToken")
             issued_at = self._verify(token)
             self._check_update(token)
-            if len(self._issued_at) >= CACHED_TOKENS:
-                self._issued_at.clear()
             self._issued_at[token] = issued_at
         age_s = self.clock() - issued_at
         if age_s > TOKEN_AGE_S:

@@ -17,7 +17,6 @@ from notifier.simulators.wire import Refusal, Reply
 BODY_BYTES: Final = 4096
 DECLARATIVE: Final = 8030
 LONGEST_LIFE_S: Final = 24 * 3600
-CACHED_TOKENS: Final = 1000
 MAX_TTL_S: Final = 2_592_000  # thirty days: more is an error to Apple and Mozilla
 TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 URGENCIES: Final = frozenset({"very-low", "low", "normal", "high"})
@@ -76,8 +75,6 @@ class Checks:
             raise Refusal(403, "BadJwtToken") from None
         if token in self._refused or type(claims["exp"]) is not int:
             raise Refusal(403, "BadJwtToken")
-        if len(self._accepted) >= CACHED_TOKENS:
-            self._accepted.clear()
         self._accepted[token] = claims
         return claims
 

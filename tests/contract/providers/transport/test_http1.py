@@ -1,7 +1,9 @@
 """Pooled HTTP/1.1 against servers that are no simulators: what a stranger's server may do to the one who asks."""
 
 import asyncio
+import socket
 import ssl
+import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -110,3 +112,37 @@ async def test_a_silent_server_has_one_timeout(certificates: Certificates) -> No
         answer = await post(pool, origin)
         assert answer == Answer(Outcome.UNKNOWN, reason="Timeout")
         assert asyncio.get_running_loop().time() - began < 1.5 * TIMEOUT_S
+
+
+async def test_what_came_on_an_idle_connection_and_was_not_read_yet_is_no_answer(certificates: Certificates) -> None:
+    """Such as a 404, which would call the next device's token dead: its request goes over a new connection."""
+    say, said = threading.Event(), threading.Event()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificates.cert_file, certificates.key_file)
+
+    def answer(listener: socket.socket) -> None:
+        with tls.wrap_socket(listener.accept()[0], server_side=True) as first:
+            first.recv(65_536)
+            first.sendall(OK + b"Content-Length: 0\r\n\r\n")
+            say.wait(TIMEOUT_S * 5)
+            first.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            said.set()
+            with tls.wrap_socket(listener.accept()[0], server_side=True) as second:
+                second.recv(65_536)
+                second.sendall(OK + b"Content-Length: 0\r\n\r\n")
+                second.recv(65_536)  # until it hangs up
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(TIMEOUT_S * 5)
+        server = threading.Thread(target=answer, args=[listener])
+        server.start()
+        client = tls_context(certificates.ca_file, "ca_file")
+        pool = Pool("webpush", tls=client, timeout_s=TIMEOUT_S, max_connections=2)
+        origin = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        answers = [await post(pool, origin)]
+        say.set()
+        assert said.wait(TIMEOUT_S * 5), "this thread reads nothing meanwhile"
+        answers.append(await post(pool, origin))
+        await pool.close()
+        await asyncio.to_thread(server.join)
+    assert [response.status for response in answers if isinstance(response, Response)] == [201, 201]

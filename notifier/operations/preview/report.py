@@ -14,6 +14,7 @@ from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.forecast.trace import Event, Trace
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
+from notifier.rules.verify import percentile
 from notifier.texts import seconds_text
 from notifier.units import counted
 
@@ -132,7 +133,7 @@ class _Found:
         waits = sorted(wait for name in categories for wait in self.waits[name])
         expired, superseded, dropped = (sum(of[name] for name in categories) for of in self.unsent.values())
         longest = waits[-1] if waits else 0
-        p50, p99 = _percentile(waits, 50), _percentile(waits, 99)
+        p50, p99 = percentile(waits, 0.5), percentile(waits, 0.99)
         return Waits(len(waits), expired, superseded, dropped, p50, p99, longest)
 
 
@@ -270,8 +271,3 @@ def _of_user(user: str, events: Sequence[Event], sent: Mapping[Side, list[int]])
 def _change(both: Iterable[str]) -> str:
     old, new = both
     return old if old == new else f"{old} → {new}"
-
-
-def _percentile(ordered: Sequence[int], percent: int) -> int:
-    """Return the least value that `percent` of the values do not exceed; 0 if there are none."""
-    return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else 0

@@ -20,7 +20,7 @@ from notifier.errors import NotifierError
 from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.apns.token_store import Kept, LocalTokenStore, RedisTokenStore, TokenStore, TokenStoreError
-from notifier.providers.contract import Outcome
+from notifier.providers.contract import Answer, Outcome
 from notifier.scripts import keys
 from notifier.simulators.certificates import make_apns_key
 from notifier.store.partitions import Partition, Partitions
@@ -316,6 +316,14 @@ async def test_fifty_providers_and_apples_rule(redis, identity):
         finally:
             for provider in providers:
                 await provider.close()
+
+
+async def test_a_send_without_a_token_spends_no_attempt(redis, identity):
+    """While the store does not answer, nothing goes to Apple; a second later the send may be tried again."""
+    async with stores(redis, 1) as (store,), rig(identity, client={"tokens": store}) as up:
+        store.lost = True
+        assert await up.send() == Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=1_000_000)
+        assert not up.log.arrivals
 
 
 async def test_expiry_by_the_clock_of_redis(identity):

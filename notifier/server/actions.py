@@ -77,16 +77,16 @@ def cancel(state: State, asked: Asked) -> dict[str, Any]:
     job_id = asked.text("id")
     if not JOB_ID.fullmatch(job_id):
         raise ProblemError(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")
-    answer = state.notifier().cancel(job_id)
-    _log(state, asked, "cancel", job_id, answer)
+    with logged(partial(_log, state, asked), "cancel", job_id) as words:
+        words.append(answer := state.notifier().cancel(job_id))
     return {"job_id": job_id, "answer": answer}
 
 
 def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
     kind = {name: asked.text(name) for name in OF_KIND if name in asked.given}
     user = asked.text("user")
-    done = state.notifier().cancel(user=user, **kind)
-    _log(state, asked, "cancel of user", f"{user} {Kind(**kind)}".rstrip(), str(done))
+    with logged(partial(_log, state, asked), "cancel of user", f"{user} {Kind(**kind)}".rstrip()) as words:
+        words.append(str(done := state.notifier().cancel(user=user, **kind)))
     return {"user": user, "cancelled": done.cancelled, "too_late": list(done.too_late)}
 
 

@@ -14,7 +14,9 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
+from notifier.errors import RedisAwayError
 from notifier.operations.action_log import read_actions
+from notifier.producer.notifier import Notifier
 from notifier.server import state
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
@@ -224,6 +226,18 @@ def test_each_action_is_in_the_log_of_the_process(ask: Client, config: Path) -> 
 def producer_send(config: Path, user: str, title: str) -> str:
     with notifier(config) as producer:
         return producer.send(note(user, title, fcm(user)))
+
+
+def test_a_cancel_that_redis_breaks_off_is_logged(ask: Client) -> None:
+    """As a pause is: some may have been cancelled before."""
+    with patch.object(Notifier, "cancel", side_effect=RedisAwayError("away")):
+        assert ask.post("/api/v1/jobs/cancel", {"id": "j1"})[0] == 503
+        assert ask.post("/api/v1/users/cancel", {"user": "ann", "tag": "t"})[0] == 503
+    logged = json.loads(ask("/api/v1/actions")[1])["actions"]
+    assert [(each["action"], each["of"], each["answer"]) for each in logged] == [
+        ("cancel of user", "ann tag t", "not everywhere: away"),
+        ("cancel", "j1", "not everywhere: away"),
+    ]
 
 
 def test_a_form_leaves_out_what_is_empty(ask: Client) -> None:

@@ -65,4 +65,4 @@ def _name(what: str, settings: Settings | None = None, *, rates: bool = True) ->
 def _show(found: list[Held]) -> None:
     rows = [(paused_words(h.route), h.who, h.reason, h.since, h.next_at or "resume", h.waiting) for h in found]
     table = Rows(("paused", "by", "why", "since", "until", "users waiting"), rows, empty="nothing is paused")
-    answer([held.as_json() | {"what": paused_words(held.route)} for held in found], table)
+    answer([held.as_json() for held in found], table)

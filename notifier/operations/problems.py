@@ -94,10 +94,9 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         state = each["state"]
         level: Level = "stopped" if state == "stopped" else "warning"
         probe = each["next_at"] if state == "stopped" else None
-        what = f"route:{each['route']}"
         subject, page = f"{each['route']} {state}", f"route-{state}"
         waiting = _waiting(now, each["route"])
-        yield Problem(level, subject, why_of(each), page, what, each["since"], probe, waiting)
+        yield Problem(level, subject, why_of(each), page, each["what"], each["since"], probe, waiting)
     yield from _of_redis(now)
     for name, lane in now["lanes"].items():
         if (waited_s := max(lane["oldest_queued_s"], lane["oldest_due_s"])) > LONG_UNSEEN_S:

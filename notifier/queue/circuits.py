@@ -109,8 +109,8 @@ class Held:
         return "ours" if self.kind == "fault" or (self.kind == "full" and not self.reason) else "provider"
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
-        return asdict(self) | {"why": self.why, "whose": self.whose}
+        """All of it as plain data. what: the name by which people pause and resume it."""
+        return asdict(self) | {"what": paused_words(self.route), "why": self.why, "whose": self.whose}
 
 
 def find_routes() -> Exchange[list[Held]]:

@@ -52,3 +52,8 @@ def seconds_text(seconds: float) -> str:
     days, hours = divmod(hours, 24)
     text = f"{days} d {hours} h" if days else f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
     return text.removesuffix(" 0 h").removesuffix(" 00 min").removesuffix(" 00 s")
+
+
+def at_most(seconds: float | None) -> str:
+    """Write a quantile, which is known only as the upper end of its bucket in a histogram; '' if that is empty."""
+    return "" if seconds is None else f"≤ {seconds_text(seconds)}"

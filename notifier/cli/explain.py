@@ -113,15 +113,13 @@ def explain(
         inspection = Inspection(redis, known.policies, user, known.settings.redis.partitions)
         found, outside = inspection.explain(category, zone), _outside(inspection)
     found = placed(found, known)
-    of_user, of_category = known.places.of_user(user).path, known.places.of_category(category).path
-    paths = {"user_rules": of_user, "category_rules": of_category}
     categories = known.settings.categories
     if not GIVEN.json:
         _tell_unknown(category, categories, "; this applies instead:")
     expires_us = categories[category].expires_us if category in categories else None
     answer(
-        found.as_json() | paths,
-        f"{user}: {of_user}, and {of_category} in the lane {found.lane}",
+        found.as_json(),
+        f"{user}: {found.user_rules}, and {found.category_rules} in the lane {found.lane}",
         *_explained(found, category, outside),
         *_expires(found, category, expires_us, inspection.record.now_us),
     )

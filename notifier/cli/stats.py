@@ -15,10 +15,10 @@ from notifier.cli.options import without_rates
 from notifier.cli.output import Rows, answer, moment
 from notifier.operations.problems import problem_lines
 from notifier.operations.route_view import NO_WORKER
-from notifier.operations.stats import read_stats
+from notifier.operations.stats import COUNTS, counts_of, read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.store.partitions import opened_all
-from notifier.texts import seconds_text
+from notifier.texts import at_most, seconds_text
 from notifier.units import counted
 
 EVERY_S: Final = 2.0
@@ -44,7 +44,7 @@ def stats(
 def _shown(found: dict[str, Any]) -> Iterator[str | Rows]:
     yield from problem_lines(found) or ["all is well"]
     rows = [_row(each) for each in found["minutes"]]
-    yield Rows(("minute", "accepted", "delivered", "cancelled", "other ends", "retried", "late p50", "p99"), rows)
+    yield Rows(("minute", *COUNTS, "late p50", "p99"), rows)
     number = len(rows)
     outcomes = [
         (each["route"], each["category"], each["outcome"], each["count"], f"{each['count'] / number:.1f}")
@@ -54,7 +54,7 @@ def _shown(found: dict[str, Any]) -> Iterator[str | Rows]:
     yield Rows(("route", "category", "outcome", "count", "a minute"), outcomes, title, "nothing ended")
     slow = [("late", name, each) for name, each in found["lateness"].items()]
     slow += [("provider", name, each) for name, each in found["provider_latency"].items()]
-    quantiles = [(what, of, e["count"], _at_most(e["p50"]), _at_most(e["p99"])) for what, of, e in slow]
+    quantiles = [(what, of, e["count"], at_most(e["p50"]), at_most(e["p99"])) for what, of, e in slow]
     yield Rows(("what", "of", "count", "p50", "p99"), quantiles)
     users = found["throttled"]
     most = [_throttled(each) for each in users["users"]]
@@ -88,12 +88,4 @@ def _throttled(each: dict[str, Any]) -> tuple[object, ...]:
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:
     at = moment(datetime.fromtimestamp(each["at"], tz=UTC)).partition(".")[0].rpartition(":")[0]
-    delivered, cancelled = each["ended"].get("delivered", 0), each["ended"].get("cancelled", 0)
-    late, others = each["lateness"], sum(each["ended"].values()) - delivered - cancelled
-    ends = (delivered, cancelled, others, each.get("retried", 0))
-    return (at, each["accepted"], *ends, _at_most(late["p50"]), _at_most(late["p99"]))
-
-
-def _at_most(seconds: float | None) -> str:
-    """Write a quantile, which is known only as the upper bound of its histogram bucket."""
-    return "" if seconds is None else f"≤ {seconds_text(seconds)}"
+    return (at, *counts_of(each), *(at_most(each["lateness"][share]) for share in ("p50", "p99")))

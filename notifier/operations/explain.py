@@ -90,7 +90,8 @@ class Explanation:
     waiting: how many notifications each of the user's backlogs has. zone: the time zone, if a rule uses local time.
     preferences: the user's choices, see `Preferences.as_dict`; of the mutes, those in force.
     routes: those of the category's app that do not work, so notifications wait for them. paused: the pause that holds
-    it. suspended: whether `rq suspend` stops the workers.
+    it. suspended: whether `rq suspend` stops the workers. user_rules, category_rules: where the rules are written, see
+    `placed`.
     """
 
     user: str
@@ -106,6 +107,8 @@ class Explanation:
     paused: Held | None = None
     suspended: bool = False
     preferences: Mapping[str, Any] = field(default_factory=dict)
+    user_rules: str = ""
+    category_rules: str = ""
 
     def as_json(self) -> dict[str, Any]:
         paused = None if self.paused is None else self.paused.as_json()
@@ -246,7 +249,7 @@ def _later(at_us: int, now_us: int) -> datetime | None:
 
 
 def placed(found: Explanation, known: Known) -> Explanation:
-    """Add to each use where its rule is written."""
+    """Add where the rules are written, and each use's rule."""
     places: dict[Scope, Places] = {
         "user": known.places.of_user(found.user),
         "category": known.places.of_category(found.category),
@@ -259,7 +262,8 @@ def placed(found: Explanation, known: Known) -> Explanation:
             return PREFERENCES
         return places[use.scope].at(key, *([next(numbers[use.scope])] if key == "windows" else ()))
 
-    return replace(found, uses=[replace(use, at=place(use)) for use in found.uses])
+    uses = [replace(use, at=place(use)) for use in found.uses]
+    return replace(found, uses=uses, user_rules=places["user"].path, category_rules=places["category"].path)
 
 
 def places_by_rule(found: Explanation) -> dict[str, str]:

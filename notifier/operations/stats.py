@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from notifier.notification.job import ACCEPTED, accepted_at
-from notifier.queue.circuits import Held, by_route, find_routes, paused_words, worst
+from notifier.queue.circuits import Held, by_route, find_routes, worst
 from notifier.queue.health import Alive, find_refusal, find_workers
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, counts_in, find_fields, merged
 from notifier.queue.pauses import find_pauses
@@ -34,6 +34,8 @@ from notifier.units import clock_us, moment
 
 SAMPLED: Final = 100  # jobs in `later` whose reasons stand for those of all
 HEADS: Final = 10  # of a queue; the first that still exists tells its age: `forget` deletes jobs
+
+COUNTS: Final = ("accepted", "delivered", "cancelled", "other ends", "retried")  # of a minute, see `counts_of`
 
 MAX_LIMITS: Final = 20  # listed by name, those that hold the most; the others are summed up
 
@@ -339,6 +341,14 @@ def _minute(minute: int, numbers: Numbers) -> dict[str, Any]:
     return {"at": minute * 60, "accepted": numbers.accepted.total(), "ended": outcomes, **retried, "lateness": late}
 
 
+def counts_of(minute: Mapping[str, Any]) -> list[int]:
+    """Return the counts that COUNTS names, of a minute of `Stats.by_minute`."""
+    ended = minute["ended"]
+    delivered, cancelled = ended.get("delivered", 0), ended.get("cancelled", 0)
+    others = sum(ended.values()) - delivered - cancelled
+    return [minute["accepted"], delivered, cancelled, others, minute.get("retried", 0)]
+
+
 def _quantiles(histogram: Histogram) -> dict[str, Any]:
     shares = {f"p{round(share * 100)}": histogram.quantile_s(share) for share in (0.5, 0.99)}
     return {"count": histogram.counts.total(), "sum": round(histogram.sum_s, 6), **shares}
@@ -366,10 +376,7 @@ def _now(now: Now) -> dict[str, Any]:
         "waits": [each._asdict() for each in [*with_limits(now.waits, limits), *_in_queue(now)]],
         "looked": moment(now.looked_us) if now.looked_us else None,
         "routes": [held.as_json() for held in worst(now.routes).values()],
-        "pauses": [
-            held.as_json() | {"what": paused_words(held.route), "lacks": now.unpaused.get(held.route, [])}
-            for held in now.pauses
-        ],
+        "pauses": [held.as_json() | {"lacks": now.unpaused.get(held.route, [])} for held in now.pauses],
         "workers": [asdict(worker) | {"healthy": worker.is_healthy()} for worker in now.workers],
         "totals": now.totals,
         "memory": {"used": now.memory[0], "max": now.memory[1]},

@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
-from notifier.texts import seconds_text, without_controls
+from notifier import texts
 
 VOID: Final = frozenset({"br", "input", "link", "meta"})
 
@@ -36,7 +36,7 @@ def text(children: Any) -> Html:
         return children
     if isinstance(children, list | tuple):
         return Html("".join(text(child) for child in children))
-    return Html(escape(without_controls(str(children))))
+    return Html(escape(texts.without_controls(str(children))))
 
 
 def verbatim(content: str) -> Html:
@@ -108,13 +108,13 @@ def moment(at: datetime | None, now: datetime | None = None) -> Html | None:
 
 
 def span(seconds: float) -> str:
-    """As `seconds_text`, but no line can break in it."""
-    return seconds_text(seconds).replace(" ", "\N{NO-BREAK SPACE}")
+    """As `texts.seconds_text`, but no line can break in it."""
+    return texts.seconds_text(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def at_most(seconds: float | None) -> str:
-    """A quantile: the upper end of its bucket in a histogram; '' if the histogram is empty."""
-    return "" if seconds is None else f"≤\N{NO-BREAK SPACE}{span(seconds)}"
+    """As `texts.at_most`, but no line can break in it."""
+    return texts.at_most(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def rate(per_second: float) -> str:

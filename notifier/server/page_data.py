@@ -22,7 +22,7 @@ from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.producer.jobs import JOB_ID
-from notifier.queue.circuits import by_route, paused_words
+from notifier.queue.circuits import by_route
 from notifier.queue.minutes import UNENDED
 from notifier.queue.pauses import find_pauses
 from notifier.scripts.keys import job_key, under
@@ -90,8 +90,6 @@ def user(state: State, request: Request) -> dict[str, Any]:
     shown = _number(request, "history", RECORDS, range(1, MAX_HISTORY + 1))
     return found.as_json() | {
         "at": state.now(),
-        "user_rules": known.places.of_user(name).path,
-        "category_rules": known.places.of_category(found.category).path,
         "categories": categories,
         "line": [asdict(each) for each in islice(inspection.backlog(), MAX_STANDING)],
         "waiting_in_all": sum(waiting.values()),
@@ -190,7 +188,7 @@ def rates(state: State, _: Request) -> dict[str, Any]:
 def pauses(state: State, request: Request) -> dict[str, Any]:
     """Return all pauses, and the `what` of the query, with which the form begins."""
     every = by_route(ask_all(state.redis, find_pauses).all)
-    found = [held.as_json() | {"what": paused_words(held.route)} for held in every]
+    found = [held.as_json() for held in every]
     return {"at": state.now(), "pauses": found, "what": request.query_params.get("what", "")}
 
 

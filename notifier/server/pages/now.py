@@ -8,10 +8,10 @@ from operator import itemgetter
 from typing import Any, Final
 
 from notifier.operations.problems import Problem, find_problems
+from notifier.operations.stats import COUNTS, counts_of
 from notifier.server.html import Html, at_most, column, facts, hint, moment, rate, span, table, tag
 from notifier.server.pages.layout import View, act, document, link
 
-LONGEST: Final = 80  # characters of a change's answer
 SIGNS: Final = {"stopped": "✖", "slow": "⚠", "working": "✔", "unknown": "?"}
 
 
@@ -140,9 +140,8 @@ def _changed(told: dict[str, Any]) -> Html:
     changed: Any = "nothing yet"
     if change is not None:
         of = "" if change["action"].endswith(" rates") else change["of"]
-        answer = change["answer"] if len(change["answer"]) <= LONGEST else f"{change['answer'][:LONGEST]}…"
         what = f"{change['action']} {of}".rstrip() + f" by {change['who'] or 'somebody'} "
-        changed = [what, moment(change["at"], told["at"]), f": {answer}" if answer else ""]
+        changed = [what, moment(change["at"], told["at"]), f": {change['answer']}" if change["answer"] else ""]
     return hint(link("/log", "Changed last"), ": ", changed)
 
 
@@ -208,10 +207,7 @@ def _each_worker(now: dict[str, Any], at: datetime) -> Html:
 def _minutes(told: dict[str, Any]) -> Html:
     rows = []
     for each in reversed(told["minutes"]):
-        delivered, cancelled = each["ended"].get("delivered", 0), each["ended"].get("cancelled", 0)
-        others = sum(each["ended"].values()) - delivered - cancelled
-        numbers = [f"{n:,}" for n in (each["accepted"], delivered, cancelled, others, each.get("retried", 0))]
+        numbers = [f"{n:,}" for n in counts_of(each)]
         at = datetime.fromtimestamp(each["at"], tz=UTC).strftime("%H:%M")
         rows.append((at, *numbers, at_most(each["lateness"]["p99"])))
-    columns = ("minute", "accepted", "delivered", "cancelled", "other ends", "retried", "late, p99")
-    return table(columns, rows, slim=True)
+    return table(("minute", *COUNTS, "late, p99"), rows, slim=True)

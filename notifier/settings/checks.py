@@ -117,6 +117,12 @@ def _windows(value: object) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def _zone(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be a time zone such as Europe/Berlin, is {kind(value)}")  # noqa: TRY004
+    return check_zone(value)
+
+
 def _file(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str) or not value.strip() or "\n" in value or "\0" in value:
         raise ValueError("must be the path of a file")
@@ -264,7 +270,7 @@ Lease = Annotated[int, duration(least_us=UNITS["ms"], max_us=10 * UNITS["m"])]  
 Rate = Annotated[Window, PlainValidator(_rate, json_schema_input_type=RATE_TEXT)]
 WINDOWS: Final = BeforeValidator(_windows)
 Rates = Annotated[tuple[Rate, ...], WINDOWS]
-Zone = Annotated[str, PlainValidator(check_zone, json_schema_input_type=str)]
+Zone = Annotated[str, PlainValidator(_zone, json_schema_input_type=str)]
 File = Annotated[Path, PlainValidator(_file, json_schema_input_type=str)]
 AppleEndpoint = Annotated[str, PlainValidator(_apple_endpoint, json_schema_input_type=str)]
 WebhookUrl = Annotated[str, PlainValidator(_webhook, json_schema_input_type=str)]

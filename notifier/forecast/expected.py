@@ -301,7 +301,7 @@ class Forecast:
         digest = self._policies.category(category).digest is not None and collapse is not None
         at_us = min(int(since or (accepted_us(noted) if noted else self._now_us)), self._now_us)  # as in `by_the_clock`
         expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
-        event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)
+        event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone)
         else_us, otherwise = self._otherwise(targets, category)
         if wait:
             else_us, otherwise = max((else_us, otherwise), (int(float(wait)), "it is tried again"))

@@ -12,8 +12,10 @@ from notifier.rules.category import Category
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
 from notifier.rules.zones import VERSION, zone_at
+from notifier.scripts.keys import user_key
 from notifier.settings import load_settings, parse_settings
 from notifier.store.connection import time_us
+from notifier.units import moment
 from tests.harness.at_work import AtWork, world_of
 from tests.harness.support import ends, eventually, note, queue
 
@@ -153,3 +155,28 @@ def test_explain_says_the_same_of_the_rule_and_of_the_next(world: AtWork) -> Non
     policies = Policies(policies.everyone, categories={"paced": paced}, lead_us=60_000_000)
     found = Inspection(world.redis, policies, "ida").explain("paced")
     assert (found.next_at, found.decided_by) == (ends_at, f"user quiet until {ends_at:%H:%M} {HERE}")
+
+
+def test_explain_says_how_much_of_a_month_is_used(world: AtWork) -> None:
+    """Each calendar window stands once, and says when it has room for the category's cost; so do quiet hours, where
+    they hold. A gap that is over decides nothing.
+    """
+    hours = f"{BEGAN:%H:%M}-{ENDS:%H:%M}"
+    rules = f"zone: {HERE}\nuser: {{windows: [3/calendar-month], gap: 1ms, quiet_hours: '{hours}'}}\n"
+    rules += "categories: {alarm: {lane: urgent, quiet_hours: ignore, cost: 2}, default: {lane: default}}"
+    policies, now_us = parse_settings(rules).policies(), time_us(world.redis)
+    world.redis.zadd(user_key("sent", "kim"), {"one": now_us - 1_000})
+    found = Inspection(world.redis, policies, "kim").explain("alarm")
+    month, gap = (next(use for use in found.uses if use.rule.startswith(word)) for word in ("3/", "gap"))
+    assert ([use.rule for use in found.uses], month.used, month.free_at, gap.free_at) == (
+        ["gap 1ms", "3/calendar-month"], 1, None, None,
+    )  # fmt: skip
+    assert (found.next_at, found.decided_by) == (None, None)
+    ahead = moment(now_us) + timedelta(days=1)  # one in flight, by its lease
+    world.redis.zadd(user_key("sent", "kim"), {"two": int(ahead.timestamp() * 1e6)})
+    month = Inspection(world.redis, policies, "kim").explain("alarm").uses[1]
+    next_month = (ahead.replace(day=1, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=32)).replace(day=1)
+    assert (month.used, month.limit, month.free_at) == (2, 3, next_month)
+    held = Inspection(world.redis, policies, "kim").explain("default").uses
+    assert [use.rule for use in held] == ["gap 1ms", "3/calendar-month", f"quiet {hours}"]
+    assert held[1].free_at is None

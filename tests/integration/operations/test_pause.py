@@ -314,12 +314,18 @@ def test_dead_tokens_are_counted_by_their_reason(redis: Redis, server: Client) -
     of = {"outcome": "dead token", "reason": "404 UNREGISTERED", "route": "fcm/driver", "category": ""}
     assert (told["counts"], told["other_counts"]) == ([of | {"count": 60}], 0)
     assert [each["token"] for each in told["found"][:2]] == ["59abcd…59", "58abcd…58"]
+    rest = json.loads(server("/api/v1/problems?page=1")[1])
+    assert [each["token"] for each in rest["found"]] == [f"{n:02}abcd…{n:02}" for n in reversed(range(10))]
+    assert (told["more"], rest["more"]) == (True, False)
     assert "404 UNREGISTERED (59abcd…59)" in server("/problems")[1]
     for n in range(60):
         redis.xadd("notifier:feedback", dead | {"reason": f"reason {n}"})
     told = json.loads(server("/api/v1/problems")[1])
     assert (len(told["counts"]), sum(each["count"] for each in told["counts"]), told["other_counts"]) == (50, 109, 11)
     assert "and 11 for other reasons" in server("/problems")[1]
+    redis.xadd("notifier:feedback", {"platform": "apns"})
+    newest = json.loads(server("/api/v1/problems")[1])["found"][0]
+    assert (newest["route"], newest["reason"], newest["user"]) == ("apns", "no reason is kept", "")
 
 
 def test_what_ended_badly_went_by_its_app(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
@@ -350,13 +356,15 @@ def test_what_rq_failed_is_told_as_rq_tells_it(redis: Redis, server: Client) -> 
     failed, odd = (queue.enqueue("math.factorial", -1) for _ in range(2))
     SimpleWorker([queue], connection=redis).work(burst=True, logging_level="CRITICAL")
     redis.xadd(f"rq:results:{odd.id}", {"exc_string": "ValueError"}, id="1700000000000000-0")
-    redis.zadd("rq:failed:default", {"gone": 4_000_000_000})
+    redis.zadd("rq:failed:default", {"gone": 4_000_000_000, "long": 4_000_000_000})
+    redis.xadd("rq:results:long", {"exc_string": encode_reason("400 " + "x" * 300)}, id="1700000000000-0")
     (result,) = failed.results()
     told = json.loads(server("/api/v1/problems")[1])["found"]
     assert {each["job_id"]: (each["outcome"], each["reason"], each["at"]) for each in told} == {
         failed.id: ("failed", "ValueError: factorial() not defined for negative values", result.created_at.isoformat()),
         odd.id: ("failed", "no reason is kept", None),
         "gone": ("failed", "no reason is kept", None),
+        "long": ("failed", "400 " + "x" * 196, "2023-11-14T22:13:20+00:00"),
     }
 
 

@@ -86,6 +86,13 @@ def test_the_rule_that_holds_the_longest_is_named() -> None:
     assert [f"{each.at:%d %H:%M:%S}" for each in found] == ["02 00:00:00", "02 00:00:20", "03 00:00:00"]
 
 
+def test_a_job_that_was_deleted_takes_no_send() -> None:
+    """By RQ's tools: its id is still in the backlog, and the next one goes in its place."""
+    minute = Policies(Policy((Window(1, interval_us=60 * S),)), categories=NEWS.categories)
+    jobs: dict[str, Any] = {"gone": {"origin": None}, "a": {}}
+    assert expect(jobs, minute, everything=Sends.on_record([NOON], [], {}))["a"].at == moment(NOON + 60 * S)
+
+
 def test_each_of_a_category_with_a_digest_gathers_by_itself() -> None:
     """One that a worker has had goes as it may, before the digest behind it."""
     news = Category("news", when_blocked="digest", digest=Digest(5, 3600 * S, None, "{count} new"))

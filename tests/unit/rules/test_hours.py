@@ -181,6 +181,8 @@ def test_send_hours_are_resolved_like_other_rules() -> None:
     assert str(policies.everyone) == "quiet 12:00-13:00, send mon-fri 09:00-18:00, sat 10:00-14:00"
     mine = Preferences.of({"quiet_hours": "13:00-14:00"})
     assert policies.chosen("42", mine).policy.quiet == (*noon, *parse_hours("13:00-14:00"))
+    void = Preferences.of({"quiet_hours": "08:00-19:00"})  # they leave no time of the office's hours
+    assert policies.chosen("42", void).policy.quiet == noon
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 
 from notifier.rules.category import Category, PlatformLimits
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Burst, Policy, Window
+from notifier.rules.preferences import Preferences
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -29,6 +31,22 @@ def test_a_category_that_is_not_configured_is_default() -> None:
     policies = Policies(categories={"default": default})
     assert policies.category("gone") == default
     assert not policies.knows("gone")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "holds"),
+    [
+        ({"gap": "500ms"}, EVERYONE),
+        ({"gap": "2s"}, EVERYONE.replaced(EVERYONE.windows, gap_us=2 * SECOND)),
+        ({"windows": ["99/m"]}, EVERYONE.replaced((*EVERYONE.windows, Window(99, interval_us=MINUTE)), gap_us=SECOND)),
+        ({"tier": "quiet", "gap": "2s"}, QUIET),
+        ({"tier": "loud"}, EVERYONE),
+    ],
+)
+def test_a_choice_makes_no_rule_wider(chosen: dict[str, Any], holds: Policy) -> None:
+    """It adds to the user's rules; a tier that may be chosen replaces them, one that may not is none."""
+    policies = Policies(EVERYONE, {"quiet": QUIET, "loud": Policy()}, users_may=["quiet"])
+    assert policies.chosen("ann", Preferences.of(chosen)).policy == holds
 
 
 def test_there_is_always_a_default_category() -> None:

@@ -35,6 +35,16 @@ def test_no_bar_takes_an_answer_from_its_file(goes_to: type[io.StringIO], monkey
     assert (answer.getvalue() == '{"left": 1}\n') is (goes_to is io.StringIO)
 
 
+def test_without_a_terminal_there_is_no_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even its line feed: cron would send that by mail."""
+    monkeypatch.setattr(output, "SHOWN_AFTER_S", -1.0)
+    with output.ProgressBar("audit") as bar:
+        bar.move(1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_table_takes_its_room_from_what_can_be_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,7 +170,7 @@ def _holds(found: Explanation) -> Iterator[str]:
         yield f"{found.paused.why}, {_ends(found.paused)}"
     for held in found.routes:
         since = "" if held.since is None else f" since {moment(held.since)}"
-        yield f"{held.route} {held.state}{since}: {held.why}; {_next(held)}"
+        yield f"{held.route} {held.state}{since}: {held.why}{_next(held)}"
 
 
 def _expires(found: Explanation, category: str, expires_us: int | None, now_us: int) -> Iterator[str]:
@@ -184,9 +184,11 @@ def _ends(pause: Held) -> str:
 
 
 def _next(held: Held) -> str:
+    if held.kind == "recovering":
+        return ""
     if held.kind == "paused":
-        return _ends(held)
-    return f"next probe {moment(held.next_at)}" if held.state == "stopped" else f"room at {moment(held.next_at)}"
+        return f"; {_ends(held)}"
+    return f"; {'next probe' if held.state == 'stopped' else 'room at'} {moment(held.next_at)}"
 
 
 def routes() -> None:

@@ -443,9 +443,10 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     assert text[int(gap["at"].rpartition(":")[2]) - 1].strip() == "gap: 1s"
     assert (told["decided_by"], told["waiting"], told["user_rules"]) == ("user 1/1h", {"default": 3}, "user")
     assert told["routes"] == []
-    redis.sadd("notifier:routes", "fcm", "fcm|full", "apns/driver", "apns|busy|default")
+    redis.sadd("notifier:routes", "fcm", "fcm|full", "apns/driver", "apns|busy|default", "hms")
     far_us = 4_000_000_000_000_000
-    for route, state in (("fcm", "open"), ("fcm|full", "full"), ("apns/driver", "open"), ("apns|busy|default", "busy")):
+    held = {"fcm": "open", "fcm|full": "full", "apns/driver": "open", "apns|busy|default": "busy", "hms": "closing"}
+    for route, state in held.items():
         redis.hset(
             f"notifier:route:{route}",
             mapping={"state": state, "kind": "unreachable", "until": far_us, "route": "apns", "lane": "x"},
@@ -453,6 +454,7 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     shown = run("explain", "--user", "42").out
     assert "fcm stopped: it cannot be reached; next probe 2096-10" in shown
     assert "fcm slow: our count of its quota is at the limit; room at 2096-10" in shown
+    assert "hms slow: it works again; what waited is let go in batches\n" in shown
     assert "apns" not in shown
     assert "1 of 1" in shown
     assert "user 1/1h decides it" in shown

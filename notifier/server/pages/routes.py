@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from notifier.operations.problems import why_of
-from notifier.server.html import Html, bar, hint, moment, span, table, tag
+from notifier.server.html import Html, at_most, bar, hint, moment, table, tag
 from notifier.server.pages.layout import View, document
 
 
@@ -21,7 +21,7 @@ def routes_page(told: dict[str, Any], view: View) -> str:
             _project(each),
             each["delivered"],
             each["others"],
-            None if each["p99"] is None else span(each["p99"]),
+            at_most(each["p99"]),
         )
         for each in told["routes"]
     ]

@@ -11,7 +11,7 @@ from redis import Redis
 
 from notifier.errors import InvalidNotificationError
 from notifier.forecast.expected import expect_later
-from notifier.notification.job import FUNCTION, decode_data
+from notifier.notification.job import decode_data
 from notifier.notification.json_values import fields_of
 from notifier.operations.explain import Inspection
 from notifier.queue.circuits import Held, find_routes
@@ -81,11 +81,9 @@ def _waiting(redis: Any, job_id: str, at: datetime | None) -> dict[str, Any]:
 
 def _content(data: bytes | None) -> Mapping[str, Any]:
     try:
-        function, kwargs = decode_data(data or b"")
+        _, kwargs = decode_data(data or b"")
     except InvalidNotificationError:
         return {}
-    if function != FUNCTION:
-        return {"function": function, "kwargs": kwargs}
     devices = kwargs.get("devices")
     shown = [_masked(device) for device in devices] if isinstance(devices, list) else []
     return {"notification": {**kwargs, "devices": shown}}

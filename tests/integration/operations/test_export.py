@@ -8,7 +8,7 @@ from redis import Redis
 
 from notifier import Notifier
 from notifier.store.published import publish
-from tests.harness.support import apns, ends, note, worker
+from tests.harness.support import apns, ends, note, queue, worker
 from tests.integration.conftest import Run
 
 SECTIONS = {"user": {"windows": ["1/1h"]}, "history": {"keep": "1h"}}
@@ -63,6 +63,21 @@ def test_also_what_a_worker_is_sending(redis: Redis, run: Run, producer: Notifie
         redis.zadd("notifier:leases", {job_id: 4e15})
     waiting = json.loads(run("users", "export", "--user", "ann").out)["waiting"]
     assert [(each["job_id"], each["notification"]["title"]) for each in waiting] == [(sending, "in flight")]
+
+
+def test_no_token_is_whole_in_what_others_wrote(redis: Redis, run: Run) -> None:
+    """A job of another program that failed, and what it has in place of devices and a category."""
+    token = apns("her-phone").token
+    for function, devices in (("shop.pay", [{"token": token}]), ("notifier.deliver", [token, {"token": [token]}])):
+        job = queue(redis).enqueue(function, kwargs={"user": "ann", "devices": devices}, meta={"user": "ann"})
+        redis.hset(f"rq:job:{job.id}", "push_outcome", "failed")
+        redis.zadd("rq:failed:default", {job.id: 4_000_000_000})
+        redis.lpop("rq:queue:default")
+    told = run("users", "export", "--user", "ann")
+    ended = json.loads(told.out)["ended"]
+    assert [each["category"] for each in ended] == ["default"] * 2
+    assert sorted(len(each["notification"]["devices"]) for each in ended) == [1, 2]
+    assert token not in told.out
 
 
 def test_also_what_ended_unsent_what_was_counted_and_what_applied_rates_name(

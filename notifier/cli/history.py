@@ -11,7 +11,7 @@ from notifier.cli.explain import record_lines
 from notifier.cli.given import GIVEN
 from notifier.cli.options import duration_us, without_rates
 from notifier.cli.output import ProgressBar, Rows, answer, complain
-from notifier.operations.history import record_json, search_record
+from notifier.operations.history import record_json, search_user
 from notifier.producer.notifier import Notifier
 from notifier.queue.history import Record
 from notifier.settings import Settings
@@ -56,8 +56,8 @@ def _show_one(settings: Settings, user: str | None, job_id: str) -> None:
     with Notifier.of(settings) as notifier:
         status = notifier.status(job_id, user)
     found = status.record if status is not None else None
-    if found is None and user is None and (other := _search(settings, job_id)) is not None:
-        _show_one(settings, other.user, job_id)  # with its user known, the record tells more
+    if found is None and user is None and (known := _user_of(settings, job_id)) is not None:
+        _show_one(settings, known, job_id)  # with its user known, the record tells more
         return
     if found is None:
         complain(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
@@ -69,10 +69,10 @@ def _show_one(settings: Settings, user: str | None, job_id: str) -> None:
     answer(record_json(found), ended, *lines)
 
 
-def _search(settings: Settings, job_id: str) -> Record | None:
+def _user_of(settings: Settings, job_id: str) -> str | None:
     with ProgressBar("all users") as bar:
-        each = (search_record(at.client, job_id, settings.history.keep_us, bar.move) for at in each_opened(settings))
-        return next((found for found in each if found is not None), None)
+        each = (search_user(at.client, job_id, settings.history.keep_us, bar.move) for at in each_opened(settings))
+        return next((user for user in each if user is not None), None)
 
 
 def _row(record: Record) -> tuple[object, ...]:

@@ -26,12 +26,11 @@ def record_json(record: Record) -> dict[str, Any]:
     }
 
 
-def search_record(
-    redis: Any, job_id: str, keep_us: int, on_progress: Callable[[int, int], None] = lambda *_: None
-) -> Record | None:
-    """Search the histories of all users. on_progress: gets how many keys were searched, of about how many.
+def search_user(redis: Any, job_id: str, keep_us: int, on_progress: Callable[[int, int], None]) -> str | None:
+    """Search the histories of all users for the user of a job. Raises RedisUnusableError.
 
-    keep_us: a record that ended longer ago is not returned. Raises RedisUnusableError.
+    keep_us: a record that ended longer ago does not count. on_progress: gets how many keys were searched, of about how
+    many.
     """
     wanted = b"\n" + job_id.encode()
     with redis_answers():
@@ -39,9 +38,9 @@ def search_record(
         for keys in _pages(redis, on_progress):
             lists = ask_each(redis, keys, lambda pipe, found: pipe.lrange(found[0], 0, -1))
             for (_, user), entries in zip(keys, lists, strict=True):
-                if found := list(decode_records(user, (entry for entry in entries if entry.endswith(wanted)))):
-                    newest = max(found, key=lambda each: each.ended_at)
-                    return newest if newest.ended_at >= oldest else None
+                found = decode_records(user, (entry for entry in entries if entry.endswith(wanted)))
+                if any(each.ended_at >= oldest for each in found):
+                    return user
     return None
 
 

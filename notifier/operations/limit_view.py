@@ -20,11 +20,10 @@ RANKS: Final[tuple[By, ...]] = ("total", "rate", "held", "last_used")
 def view_namespaces(redis: Redis) -> list[dict[str, Any]]:
     """Return all namespaces, the last used first."""
     call: Call[list[Any]] = Call(script("limit_usage"), [], ["", "", "", "namespaces"], lambda reply: reply[1:])
-    found = [
-        {"namespace": from_bytes(name), "keys": int(keys), "last_used": moment(int(at))}
+    return [
+        {"namespace": from_bytes(name), "keys": keys, "last_used": moment(int(at))}
         for name, keys, at in ask(lambda: run(redis, call))
     ]
-    return sorted(found, key=lambda each: each["last_used"], reverse=True)
 
 
 def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[str, Any] | None:

@@ -745,6 +745,8 @@ def test_config_check_finds_what_a_worker_would_refuse(run: Run, tmp_path: Path,
     file.write_text(rates, encoding="utf-8")
     done = run("config", "check", "--worker", str(file))
     assert (done.status, done.err) == (1, "providers names no platform: nothing can be sent\n")
+    file.write_text(f"{rates}worker: {{functions: [math]}}\n", encoding="utf-8")
+    assert run("config", "check", "--worker", str(file)).status == 0, "a worker for RQ's own jobs"
     assert run("config", "check", "--worker", str(config)).status == 0
 
 
@@ -815,6 +817,7 @@ def test_config_init_writes_a_first_file_that_is_right(
         made = tmp_path / f"{name}.yaml"
         done = run("config", "init", str(made), "--yes", *options)
         assert (done.status, "prints in place of sending" in done.out) == (0, name in {"plain", "full"})
+        assert ("put your own app_id into it" in done.out) is (name == "hms")
         assert run("config", "check", str(made)).status == 0
     for refused in (
         ("--platform", "fax"),

@@ -63,6 +63,8 @@ def test_a_new_pace_is_followed_by_what_waits(tmp_path: Path) -> None:
         ]
         assert (found.decided_by, other.uses, other.routes) == ("marketing overall 1/1h", [], ())
         assert found.next_at is not None
+        shown = {each["route"]: each["used"] for each in view_routes(up.redis, load_settings(up.config))}
+        assert shown["overall:marketing"] == 1
         (standing,) = look.backlog()
         assert standing.not_before.startswith("overall:marketing is slow")
         assert up.redis.hgetall("notifier:waits") == {b"poverall:marketing|full": b"9"}

@@ -98,8 +98,6 @@ def closed_times(minutes: int) -> tuple[Closed, ...]:
 @lru_cache(maxsize=4096)
 def longest_open_us(minutes: int) -> int:
     """The longest time of a week without any of these minutes, in microseconds."""
-    if not minutes:
-        return WEEK_US
     twice = f"{minutes:0{_WEEK}b}" * 2
     return min(max(map(len, twice.split("1"))), _WEEK) * MINUTE_US
 

@@ -58,6 +58,12 @@ def test_there_is_always_a_default_category() -> None:
     assert set(policies.categories) == {"default"}
 
 
+def test_a_platform_limits_its_devices_in_one_way() -> None:
+    """A send is counted once for its device; a platform of another package is told so."""
+    with pytest.raises(ValueError, match="give device or background, not both"):
+        PlatformLimits(device=QUIET, background=OWN)
+
+
 def test_an_unknown_tier_is_noticed_when_the_policies_are_built() -> None:
     """No user can be without rules because of a tier's name that is wrong."""
     with pytest.raises(KeyError):

@@ -41,6 +41,7 @@ OFFICE = {"mon-fri": "09:00-18:00", "sat": "10:00-14:00"}
         (OFFICE, "mon-fri 09:00-18:00, sat 10:00-14:00"),
         ({"fri - sun": ["20:00-22:00", "23:00-01:00"]}, "fri-sun 20:00-22:00, fri-sun 23:00-01:00"),
         ("mon-sun 01:00-02:00, sat-mon 03:00-04:00", "01:00-02:00, sat-mon 03:00-04:00"),
+        ("tue-mon 01:00-02:00", "01:00-02:00"),
         ((Hours(0, H, (2,)),), "wed 00:00-01:00"),
     ],
 )
@@ -65,6 +66,7 @@ def test_each_form_is_read_and_shown_in_one(value: Any, text: str) -> None:
         ([], 'are none; give at least one, such as "21:00-08:00"'),
         (["08:00-09:00"] * 29, "are 29; at most 28 are allowed"),
         (5, 'must be text such as "21:00-08:00", a list of it, or text by day'),
+        ({"mon": {"tue": "08:00-09:00"}}, 'must be text such as "21:00-08:00", a list of it, or text by day'),
         ([["08:00-09:00"]], "a list of hours contains text alone"),
     ],
 )  # fmt: skip
@@ -89,6 +91,8 @@ def test_what_is_closed_is_one_list() -> None:
     assert closed("", "08:00-21:00") == (Closed(21 * H, 8 * H),)
     assert closed(["22:00-24:00", "00:00-07:00", "06:00-08:00"]) == (Closed(22 * H, 8 * H),)
     assert closed("", "00:00-24:00") == ()
+    assert closed("12:00-13:00, 18:00-24:00") == (Closed(12 * H, 13 * H), Closed(18 * H, 0))
+    assert closed("00:00-06:00, 12:00-13:00") == (Closed(0, 6 * H), Closed(12 * H, 13 * H))
     assert closed("sun 22:00-02:00") == (Closed(6 * DAY_US + 22 * H, 2 * H, WEEK_US),)
     assert closed("", OFFICE) == (
         *(Closed(day * DAY_US + 18 * H, (day + 1) * DAY_US + 9 * H, WEEK_US) for day in range(4)),
@@ -208,7 +212,7 @@ def test_send_hours_are_resolved_like_other_rules() -> None:
             'categories: {c: {lane: bulk, quiet_hours: "09:00-18:00", send_hours: "10:00-17:00"}}',
             "1:43: categories.c.quiet_hours: 09:00-18:00 and send_hours 10:00-17:00 leaves no time to send; leave more",
         ),
-        ('user: {send_hours: {mon: "9-12"}}', "1:20: user.send_hours: '9-12' are no send hours; write from when"),
+        ('user: {send_hours: {mon: "9-12"}}', "are no send hours; write from when until when, such as 09:00-18:00"),
         ('user: {send_hours: {some: "09:00-12:00"}}', "1:20: user.send_hours: 'some' is no day; write one of mon, tue"),
     ],
 )  # fmt: skip

@@ -10,10 +10,11 @@ DAY = UNITS["d"]
 
 
 def test_a_window_is_half_open() -> None:
-    """What is a whole interval old has left it; a cost counts as many times."""
+    """What is a whole interval old has left it; a cost counts as many times, and later sends excuse no earlier ones."""
     window = Window(3, interval_us=1_000)
     assert list(window.broken([Receipt(0, 0, 3), Receipt(1_000, 1_000)])) == []
     assert list(window.broken([Receipt(0, 0, 3), Receipt(999, 2_000)])) == [f"4 within {window}"]
+    assert list(window.broken([Receipt(0, 0, 4), Receipt(5_000, 5_000)])) == [f"4 within {window}"]
 
 
 @pytest.mark.parametrize(

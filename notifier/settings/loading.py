@@ -159,7 +159,7 @@ def parse_rates(text: str, path: Path, *, name: str) -> Settings:
         raise SettingsError(f"{name}: must be sections such as user: and categories:")
     if "users_from" in source.data:
         raise SettingsError(f"{name}: users_from: names files of one host; write the users under users")
-    known = {field.alias or key for key, field in Settings.model_fields.items()}
+    known = Settings.keys()
     if unknown := [str(key) for key in source.data if key not in known]:
         raise SettingsError(f"{name}: {shown(unknown[0])} is no section; those of rates are {', '.join(SECTIONS)}")
     rates = rates_in(source.data)

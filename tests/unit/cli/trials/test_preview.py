@@ -61,10 +61,11 @@ def test_it_begins_where_the_clock_can_be_asked(run: Run, at: str) -> None:
     assert "trace.jsonl:1: began" in err
 
 
-def test_what_is_not_replayed_is_said(run: Run) -> None:
+@pytest.mark.parametrize("given", [{"max_waiting": 9}, {"user": {"max_waiting": 9}}])
+def test_what_is_not_replayed_is_said(run: Run, given: dict[str, object]) -> None:
     """A file with a max_waiting: beside the answer, which shows what would be refused or dropped as waiting."""
     new = yaml.safe_load(Path("new.yaml").read_text())
-    Path("new.yaml").write_text(yaml.safe_dump(new | {"user": {"max_waiting": 9}}))
+    Path("new.yaml").write_text(yaml.safe_dump(new | given))
     status, _, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl")
     said = "new.yaml: max_waiting is not replayed: what it refuses or drops is shown as waiting\n"
     assert (status, err) == (0, said)
@@ -95,6 +96,8 @@ def test_the_commands_timeline(run: Run) -> None:
     ]
     assert "user 1/10s" in out
     assert len(json.loads(run(*asked, "ann", "--json")[1])) == 3
+    assert run(*asked, "ann", "--plot", "Plot.SVG")[1] == out
+    assert Path("Plot.SVG").exists()
     assert run(*asked, "bob") == (1, "", "nothing in the trace is for bob\n")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from notifier.errors import SettingsError
 from notifier.rules.policy import Policy, Window
-from notifier.settings import Settings, load_settings, parse_settings, read_source
+from notifier.settings import Settings, load_settings, parse_settings, read_source, users_files
 from notifier.settings.loading import fingerprint
 from notifier.settings.provenance import Provenance
 from notifier.settings.yaml_source import write_yaml
@@ -42,6 +42,19 @@ def test_a_line_is_an_entry_under_users(tmp_path: Path) -> None:
     assert policies.for_user("b") == Policy((Window(20, interval_us=MINUTE), Window(300, interval_us=DAY)), S)
     assert policies.for_user("c").is_empty
     assert policies.for_user("d") == policies.for_user("nobody") == Policy(minute, S)
+
+
+def test_files_that_are_too_large_together_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is read no further than the rest of what all may have: a link to an endless file fills no memory."""
+    config, one = CONFIG.replace("users.jsonl", "of"), lines(a={"gap": "5s"})
+    (of := tmp_path / "of").mkdir()
+    (of / "a.jsonl").write_text(one, encoding="utf-8")
+    (of / "b.jsonl").write_text(one.replace('"a"', '"b"'), encoding="utf-8")
+    monkeypatch.setattr(users_files, "MAX_BYTES", 2 * len(one))
+    load(tmp_path, "", config)
+    monkeypatch.setattr(users_files, "MAX_BYTES", 2 * len(one) - 1)
+    with pytest.raises(SettingsError, match=r"of/b\.jsonl: with it users_from has more than .* MB; so many users"):
+        load(tmp_path, "", config)
 
 
 def test_a_folder(tmp_path: Path) -> None:

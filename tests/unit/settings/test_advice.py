@@ -41,10 +41,10 @@ CASES = {
     "user: {windows: [70/hour], burst: {capacity: 5, refill: 1/m}}": (1, "user.windows.0", "burst 5 then 1/1m admits"),
     "categories:\n  x: {lane: bulk, gap: 2h, expires: 1h}": (2, "categories.x.expires", "a second one always expires"),
     "categories:\n"
-    "  x: {lane: bulk, gap: 1m, expires: 1h, when_blocked: digest, digest: {after: 3, within: 2h, title: t}}": (
+    "  x: {lane: bulk, gap: 1m, expires: 1h, when_blocked: digest, digest: {after: 3, within: 1h, title: t}}": (
         2,
         "categories.x.digest.within",
-        "2h is no shorter than expires, 1h",
+        "1h is no shorter than expires, 1h",
     ),
 }
 
@@ -67,6 +67,7 @@ def test_a_looser_user_keeps_a_category_useful() -> None:
     categories:
       x: {lane: bulk, windows: [20/minute]}
       y: {lane: bulk, when_blocked: digest, digest: {after: 3, within: 2h, title: t}}
+      z: {lane: bulk, when_blocked: digest, expires: 3h, digest: {after: 3, within: 2h, title: t}}
     """
     assert advise(parse_settings(text), read_yaml(text)) == []
 
@@ -90,7 +91,8 @@ def test_a_rule_that_some_user_needs_is_not_called_useless(tmp_path: Path, text:
     rates = "user: {windows: [10/minute, 9/10s], gap: 1s}\ncategories: {x: {lane: bulk, windows: [20/minute]}}"
     text = f"{rates}\n{text}"
     (tmp_path / "users.jsonl").write_text('{"user": "a", "tier": "vip"}', encoding="utf-8")
-    (tmp_path / "own.jsonl").write_text('{"user": "a", "windows": [], "gap": "0s"}', encoding="utf-8")
+    own = '{"user": "a", "windows": [], "gap": "0s"}\n{"user": "b"}'  # a file may have entries that change nothing
+    (tmp_path / "own.jsonl").write_text(own, encoding="utf-8")
     assert advise(parse_settings(text, name=str(tmp_path / "n.yaml")), read_yaml(text)) == []
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from typing import Any, Final
 
 import h11
@@ -29,44 +29,31 @@ MAX_KINDS: Final = 512
 KIND: Final = 40  # characters by which a line is of a kind; behind them asyncio writes where in the memory things are
 
 
-class Crowd:
+class Crowd(set["LimitedProtocol"]):
     """The connections of one server. If there are too many, it closes the one whose client has been slow longest.
 
     A client is slow while it owes a head, or does not read its answers. most: how many there may be.
     """
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self.most = most
-        self._slow: OrderedDict[LimitedProtocol, None] = OrderedDict()
-        self._of_address: Counter[str] = Counter()
 
-    def admit(self, address: str) -> bool:
-        """Count a new connection. False if there are too many and none of them can be closed for it."""
-        if self._of_address[address] >= MAX_OF_ADDRESS and not self._close_oldest(address):
-            return False
-        if self._of_address.total() >= self.most and not self._close_oldest(None):
-            return False
-        self._of_address[address] += 1
-        return True
+    def admit(self, one: LimitedProtocol) -> None:
+        """Add a new connection, unless there are too many and none of them can be closed for it."""
+        of_address = {each for each in self if each.address == one.address}
+        if len(of_address) >= MAX_OF_ADDRESS and not _close_slowest(of_address):
+            return
+        if len(self) >= self.most and not _close_slowest(self):
+            return
+        self.add(one)
 
-    def note(self, one: LimitedProtocol, *, slow: bool) -> None:
-        if slow:
-            self._slow.setdefault(one)
-        else:
-            self._slow.pop(one, None)
 
-    def left(self, one: LimitedProtocol, address: str) -> None:
-        self._slow.pop(one, None)
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
-
-    def _close_oldest(self, address: str | None) -> bool:
-        found = next((one for one in self._slow if address is None or one.address == address), None)
-        if found is None:
-            return False
-        found.cut()
-        return True
+def _close_slowest(some: Iterable[LimitedProtocol]) -> bool:
+    slow = {one: since for one in some if (since := one.slow_since()) is not None}
+    if slow:
+        min(slow, key=slow.__getitem__).cut()
+    return bool(slow)
 
 
 class LimitedProtocol(H11Protocol):
@@ -79,8 +66,8 @@ class LimitedProtocol(H11Protocol):
         self.address = self.client[0] if self.client else ""
         self._deadline: asyncio.TimerHandle | None = None
         self._untaken: asyncio.TimerHandle | None = None
-        self._counted = self.crowd.admit(self.address)
-        if self._counted:
+        self.crowd.admit(self)
+        if self in self.crowd:
             self._owe_head()
         else:
             transport.abort()
@@ -106,48 +93,42 @@ class LimitedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._counted and self.cycle.response_complete:
+        if self in self.crowd and self.cycle.response_complete:
             self._owe_head()  # even if it is to close: that waits until the client has read the answer
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._untaken = self.loop.call_later(TAKE_S, self.cut)
-        self._note()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._untaken is not None:
             self._untaken.cancel()
             self._untaken = None
-            self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_head()
         self.resume_writing()
-        if self._counted:
-            self._counted = False
-            self.crowd.left(self, self.address)
+        self.crowd.discard(self)
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        if self._counted:
-            self._counted = False
-            self.crowd.left(self, self.address)
+        self.crowd.discard(self)
         self.transport.abort()
+
+    def slow_since(self) -> float | None:
+        """Since when the client owes a head, or does not read its answers; None if it does neither."""
+        waits = (self._deadline, HEAD_S), (self._untaken, TAKE_S)
+        return min((timer.when() - lasts for timer, lasts in waits if timer is not None), default=None)
 
     def _owe_head(self) -> None:
         self._has_head()
         self._deadline = self.loop.call_later(HEAD_S, self.cut)
-        self._note()
 
     def _has_head(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-            self._note()
-
-    def _note(self) -> None:
-        self.crowd.note(self, slow=self._deadline is not None or self._untaken is not None)
 
 
 def limited(most: int) -> type[LimitedProtocol]:

@@ -257,7 +257,8 @@ def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client)
     metrics = server("/metrics")[1]
     assert 'notifier_suspended{partition="0"} 1.0' in metrics
     assert 'notifier_oldest_queued_seconds{lane="default"}' in metrics
-    assert "rq suspend" in server("/")[1]
+    page = server("/")[1]
+    assert ("rq suspend" in page, "/pause?what=" in page) == (True, False), "there is nothing of this name to pause"
     redis.delete("rq:suspended")
     assert "rq suspend" not in server("/")[1]
     assert 'notifier_suspended{partition="0"} 0.0' in server("/metrics")[1]

@@ -327,6 +327,9 @@ def test_rates_are_previewed_and_applied(ask: Client, config: Path, redis: Redis
         assert (status, why in text) == (422, True), wrong
     lost = {"rates": "user: {windows: [5/1h]}\n", "before": in_force["version"]}
     assert ask.post("/api/v1/rates/apply", lost)[0] == 409
+    page = ask.submit("/rates/preview", rates=lost["rates"])[1]
+    for part in ("no categories, but such rates are in force", "Remove these, and apply to all workers", "replace=1"):
+        assert part in page
     assert ask.post("/api/v1/rates/apply", {"rates": new, "before": "other"})[0] == 409
     assert published_rates(redis)[1] is None
 

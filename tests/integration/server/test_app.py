@@ -73,7 +73,9 @@ def test_it_tells_what_happened(config: Path) -> None:
             found = json.loads(ask(f"/api/v1/jobs?id={last}")[1])
             assert (found["state"], found["expected_at"][:13]) == ("waiting", told["line"][0]["expected_at"][:13])
             assert {each["state"] for each in json.loads(ask("/api/v1/routes")[1])["routes"]} == {"working"}
-            assert "<div>≤\N{NO-BREAK SPACE}" in ask("/routes")[1], "a quantile is known as the end of its bucket"
+            page = ask("/routes")[1]
+            assert "<div>≤\N{NO-BREAK SPACE}" in page, "a quantile is known as the end of its bucket"
+            assert '<a href="/routes" aria-current="page">' in page
             status, page, headers = ask("/")
             assert (status, "fcm" in page, "one" in page) == (200, True, True)
             assert "unsafe" not in headers["content-security-policy"]

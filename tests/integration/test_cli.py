@@ -427,8 +427,12 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     urgent = producer.send(note("42", "now", fcm("42"), priority="high"))
     enter_backlog(redis, config)
     assert producer.status(sent).state == "sending"  # type: ignore[union-attr]
+    noted = {"push_deadline": 4_000_000_000_000_000, "push_attempts": 2, "push_count": 3}
+    redis.hset(f"rq:job:{urgent}", mapping=noted)
     listed = json.loads(run("line", "42", "--json").out)
     assert [(entry["place"], entry["job_id"]) for entry in listed] == list(enumerate([urgent, *rest], 1))
+    told = [(entry["expires_at"], entry["attempts"], entry["count"]) for entry in listed]
+    assert told == [("2096-10-02T07:06:40+00:00", 2, 3), *[(None, 0, 1)] * 2]
     assert urgent in run("line", "42").out
     assert run("line", "42", "--limit", "1").out.endswith("--limit 10\n")
     assert run("line", "41").out == "nothing waits in the backlogs of 41\n"

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from notifier.cli.__main__ import main
-from notifier.operations.stats import LaneNow, Stats, read_now, read_stats
+from notifier.operations.stats import SAMPLED, LaneNow, Stats, read_now, read_stats
 from notifier.queue import calls
 from notifier.queue.backlogs import cancel
 from notifier.queue.minutes import BOUNDS_S, Histogram, Numbers
@@ -147,7 +147,17 @@ def test_what_was_cancelled_in_a_lane_without_workers_is_not_due(redis: Redis) -
     redis.zadd("notifier:wakeups:bulk", {"ann": 1})
     assert read_now(redis).lanes["bulk"] == LaneNow(0, 0, 0, 0.0)
     redis.zadd("rq:scheduled:bulk", {"waits": 1})
-    assert read_now(redis).lanes["bulk"].due_users == 1
+    lane = read_now(redis).lanes["bulk"]
+    assert (lane.due_users, lane.oldest_due_s > 1_700_000_000) == (1, True)
+
+
+def test_some_of_many_that_have_a_time_of_their_own_stand_for_all(redis: Redis) -> None:
+    """The numbers cost no more than those of a few; and what is told of the last look is as a worker wrote it."""
+    redis.zadd("notifier:later", {f"job-{n}": 4_000_000_000_000_000 + n for n in range(2 * SAMPLED + 50)})
+    redis.set("notifier:looked", 1_700_000_000_000_000)
+    found = read_now(redis)
+    assert [(each.kind, each.waiting) for each in found.waits] == [("send_at", 2 * SAMPLED + 50)]
+    assert found.looked_us == 1_700_000_000_000_000
 
 
 def test_a_histogram_bounds_what_it_holds() -> None:

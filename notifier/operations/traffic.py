@@ -10,6 +10,7 @@ from typing import Any, Final
 from notifier.errors import NotifierError
 from notifier.forecast.trace import Recorded, trace_of
 from notifier.operations.preview.recording import LOOK_EVERY_S, Recorder, RecordingError
+from notifier.store.connection import unreadable
 
 MAX_EVENTS: Final = 50_000  # replayed in about a second
 
@@ -74,6 +75,6 @@ class Traffic:
                     self._now = replace(self._now, events=len(self._lines), users=len(users))
                     if len(self._lines) >= MAX_EVENTS:
                         break
-        except NotifierError as error:
-            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - it ends, whatever Redis holds
+            problem = str(error if isinstance(error, NotifierError) else unreadable(error))
         self._now = replace(self._now, is_running=False, problem=problem)

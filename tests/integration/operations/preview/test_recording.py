@@ -14,6 +14,7 @@ from notifier import Notifier
 from notifier.forecast.trace import read_trace
 from notifier.operations.preview import recording
 from notifier.operations.preview.recording import LAPSE_MS, Recorder, RecordingError
+from notifier.operations.traffic import Traffic
 from notifier.store.published import publish
 from tests.harness import warm
 from tests.harness.support import PATIENCE_S, clean_environ, eventually, note
@@ -80,6 +81,15 @@ def test_a_recording_that_broke_off_says_so(redis: Redis, producer: Notifier) ->
         redis.delete(STREAM)
         with pytest.raises(RecordingError, match="broke off"):
             read(recorder)
+
+
+def test_a_page_says_of_a_recording_that_it_cannot_be_read(redis: Redis) -> None:
+    """What others wrote into its stream ends it; nobody is told that it still runs."""
+    (traffic := Traffic(redis)).start(PATIENCE_S)
+    eventually(lambda: redis.exists("notifier:trace"), "the recording")
+    redis.xadd("notifier:trace", {"of": "others"})
+    eventually(lambda: not traffic.now().is_running, "its end")
+    assert traffic.now().problem.startswith("Redis holds something that cannot be read")
 
 
 def test_a_long_recording_stays_small_in_redis(

@@ -14,6 +14,7 @@ from rq import Queue, SimpleWorker
 from notifier.errors import RedisUnusableError
 from notifier.notification.job import encode_reason
 from notifier.operations.action_log import read_actions, record_action
+from notifier.operations.ended_badly import MAX_READ
 from notifier.operations.pause import MAX_REASON, MAX_WHO, PauseError, check_what, pause_it, resume_it
 from notifier.settings import parse_settings
 from notifier.store.partitions import Partition, Partitions
@@ -329,6 +330,11 @@ def test_dead_tokens_are_counted_by_their_reason(redis: Redis, server: Client) -
     redis.xadd("notifier:feedback", {"platform": "apns"})
     newest = json.loads(server("/api/v1/problems")[1])["found"][0]
     assert (newest["route"], newest["reason"], newest["user"]) == ("apns", "no reason is kept", "")
+    for _ in range(MAX_READ - redis.xlen("notifier:feedback")):
+        redis.xadd("notifier:feedback", dead)
+    assert json.loads(server("/api/v1/problems")[1])["is_all"] is True
+    redis.xadd("notifier:feedback", dead)
+    assert json.loads(server("/api/v1/problems")[1])["is_all"] is False
 
 
 def test_what_ended_badly_went_by_its_app(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:

@@ -47,7 +47,10 @@ class Known:
 
 
 class InForce:
-    """Reads the settings in force, again only if the files or the applied rates have changed. For any thread."""
+    """Reads the settings in force, again only if the files or the applied rates have changed. For any thread.
+
+    A file that is being written is left alone, as by `Followed`.
+    """
 
     def __init__(self, path: Path, redis: Any, settings: Settings) -> None:
         """settings: from an earlier reading, with any rates."""
@@ -69,7 +72,8 @@ class InForce:
         published = self._partitions.ask_any(published_now)
         with self._lock:
             seen = self._followed.fingerprint()
-            if self._followed.is_changed(seen, published) or self._known is None or seen is None:
+            is_whole = self._followed.is_settled(seen)
+            if self._known is None or seen is None or (is_whole and self._followed.is_changed(seen, published)):
                 self._take_up(seen, published)
             assert self._known is not None
             return self._known

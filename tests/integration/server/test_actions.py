@@ -1,16 +1,19 @@
 """What `notifier serve` does for people and programs, and what strangers may try with it."""
 
 import json
+import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
 import pytest
+import yaml
 from redis import Redis
 from structlog.testing import capture_logs
 
@@ -103,6 +106,21 @@ def test_a_program_enqueues(ask: Client, config: Path) -> None:
     assert ask.post("/api/v1/notifications", body(title="x" * 1_000_001))[0] == 413
     statuses = [ask.post("/api/v1/notifications", body("bob"))[0] for _ in range(4)]
     assert statuses == [202, 202, 202, 429]
+
+
+def test_a_file_that_is_being_written_is_left_alone(ask: Client, config: Path) -> None:
+    """Half of it may be valid YAML: what the other half allows is not refused meanwhile."""
+    notification = {"user": "ann", "category": "chat", "title": "Hi"}
+    notification |= {"devices": [{"platform": "fcm", "token": "a" * 40}]}
+    assert ask.post("/api/v1/notifications", notification)[0] == 202
+    whole = yaml.safe_load(config.read_text(encoding="utf-8"))
+    half = whole | {"categories": {name: of for name, of in whole["categories"].items() if name != "chat"}}
+    config.write_text(yaml.safe_dump(half), encoding="utf-8")
+    os.utime(config, (4e9, 4e9))  # by its time it was written just now, however long this test takes
+    assert ask.post("/api/v1/notifications", notification)[0] == 202
+    os.utime(config, (1e9, 1e9))
+    status = partial(ask.post, "/api/v1/notifications", notification)
+    eventually(lambda: status()[0] == 422, "the file to be read once it stays as it is")
 
 
 def test_why_each_waits(ask: Client, config: Path) -> None:

@@ -164,9 +164,12 @@ def test_long_words_make_no_page_wider(page: Page, config: Path, redis: Redis, s
             for path in ("/", "/pause", "/log", "/problems", f"/user?id={user}"):
                 page.goto(path)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} at {width}"
-    page.goto("/log")
-    what = page.locator('td[data-label="what"] > div').first
-    assert what.evaluate("of => of.scrollHeight < 2 * parseFloat(getComputedStyle(of).lineHeight)"), "one line"
+    for width, path, column in ((1280, "/log", "what"), (360, "/", "minute")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(path)
+        cell = page.locator(f'td[data-label="{column}"] > div').first
+        one_line = "of => of.scrollHeight < 2 * parseFloat(getComputedStyle(of).lineHeight)"
+        assert cell.evaluate(one_line), f"{column} at {width}"
 
 
 def test_a_stranger_watches_what_happens(page: Page, config: Path, server: Client) -> None:

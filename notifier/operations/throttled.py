@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,7 +17,7 @@ from notifier.store.pipelining import ask_all
 MAX_USERS: Final = 10
 PAGE: Final = 100
 PAGES: Final = 5  # of each lane
-UNTIMED: Final = {"paused", "muted", "route", "sending"}  # these waits do not end at the wake-up
+UNTIMED: Final = {"paused", "muted", "route", "sending"}  # these waits do not end at the wake-up of their lane
 UNTIL: Final = {
     "retry": "when it is tried again",
     "paused": "when the pause ends",
@@ -31,7 +30,7 @@ UNTIL: Final = {
 class Throttled:
     """A user. waiting: notifications by category, the most first. whys: why each category waits: kind, words.
 
-    next_us: the wake-up; None if the user has none, and waits for a route.
+    next_us: the first wake-up at which something may go; None if there is none.
     """
 
     user: str
@@ -45,9 +44,8 @@ class Throttled:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; next_at in seconds. until: the event that ends the wait, if no time is known."""
-        whys = [self.whys.get(name, ("", "")) for name in self.waiting]
-        is_timed = any(kind not in UNTIMED for kind, _ in whys)
-        next_at = None if self.next_us is None or not is_timed else self.next_us / 1e6
+        whys = [self.whys[name] for name in self.waiting]
+        next_at = None if self.next_us is None else self.next_us / 1e6
         why = ", ".join(dict.fromkeys(what for _, what in whys if what))
         until = next(filter(None, map(_until, whys)), "when it is let go")
         own = {"user": self.user, "waiting": self.total, "categories": self.waiting}
@@ -89,8 +87,8 @@ def _longest(found: Iterable[Throttled]) -> list[Throttled]:
     return sorted(found, key=lambda each: -each.total)[:MAX_USERS]
 
 
-def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
-    """Return users who wait, for a route or a time, each with the wake-up; and whether these are all."""
+def _waiting() -> Exchange[tuple[dict[bytes, dict[str, int]], bool]]:
+    """Return users who wait, for a route or a time, each with the wake-up in each lane; and whether these are all."""
     names, *numbers = yield Commands(
         lambda pipe: [pipe.smembers(redis_key("routes")), *(pipe.zcard(redis_key("wakeups", lane)) for lane in LANES)]
     )
@@ -107,28 +105,30 @@ def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
 
     found = yield Commands(ask)
     routed, due = found[: len(names)], found[len(names) :]
-    users: dict[bytes, int | None] = {
-        member.partition(b" ")[2]: None for each in routed for member in each if member[:1] == b"u"
+    users: dict[bytes, dict[str, int]] = {
+        member.partition(b" ")[2]: {} for each in routed for member in each if member[:1] == b"u"
     }
-    for user, at in (each for page in due for each in page):
-        users[user] = min(int(at), users.get(user) or int(at))
+    for (name, _), page in zip(pages, due, strict=True):
+        for user, at in page:
+            users.setdefault(user, {})[name] = int(at)
     return users, all(n <= PAGE * PAGES for n in (*numbers, *map(len, routed)))
 
 
-def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
-    names = {user: user.decode(errors="replace") for user in users}
-    lines = yield Commands(lambda pipe: [pipe.hgetall(user_key("backlogs", name)) for name in names.values()])
-    backlogs = dict(zip(users, lines, strict=True))
+def _backlogs(users: Mapping[bytes, Mapping[str, int]]) -> Exchange[list[Throttled]]:
+    found = {user: Throttled(user.decode(errors="replace")) for user in users}
+    answers = yield Commands(lambda pipe: [pipe.hgetall(user_key("backlogs", each.user)) for each in found.values()])
+    backlogs = dict(zip(users, answers, strict=True))
     # The scripts keep notes in the same hash, under names that no category can have.
-    asked = [(user, field.decode()) for user, found in backlogs.items() for field in found if field[:1] != b"#"]
-    lengths = yield Commands(lambda pipe: [pipe.zcard(user_key("backlog", names[user], name)) for user, name in asked])
-    waiting: dict[bytes, Counter[str]] = {user: Counter() for user in users}
-    whys: dict[bytes, dict[str, tuple[str, str]]] = {user: {} for user in users}
-    for (user, category), length in zip(asked, lengths, strict=True):
-        waiting[user][category] = length
-        if why := backlogs[user].get(f"#w:{category}".encode()):
-            whys[user][category] = describe_waits(why.decode(errors="replace"))
-    return [
-        Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user], whys[user])
-        for user, counts in waiting.items()
-    ]
+    asked = [(user, field.decode()) for user, of in backlogs.items() for field in of if field[:1] != b"#"]
+    lengths = yield Commands(
+        lambda pipe: [pipe.zcard(user_key("backlog", found[user].user, name)) for user, name in asked]
+    )
+    waiting = [(n, *of) for n, of in zip(lengths, asked, strict=True) if n]
+    for length, user, category in sorted(waiting, reverse=True):
+        each, notes = found[user], backlogs[user]
+        why = describe_waits(notes.get(f"#w:{category}".encode(), b"").decode(errors="replace"))
+        each.waiting[category], each.whys[category] = length, why
+        at = users[user].get(notes[category.encode()].decode())
+        if at and why[0] not in UNTIMED:
+            each.next_us = min(at, each.next_us or at)
+    return [*found.values()]

@@ -20,8 +20,8 @@ def let_wait(redis: Redis, user: str, lane: str = "default", at: int = 5_000_000
 
 def test_the_longest_backlogs_first(redis: Redis) -> None:
     """Each user with what waits in each category, over all lanes; who waits for nothing is not among them."""
-    let_wait(redis, "ann", chat=3, news=4)
-    let_wait(redis, "ann", "bulk", at=2_000_000)
+    let_wait(redis, "ann", chat=3)
+    let_wait(redis, "ann", "bulk", at=2_000_000, news=4)
     let_wait(redis, "bob", chat=9)
     let_wait(redis, "Z\xfcrich {x}", "urgent", chat=1)
     let_wait(redis, "nothing")
@@ -47,6 +47,14 @@ def test_who_waits_for_a_pause_alone_has_no_time(redis: Redis) -> None:
         redis.hset(user_key("backlogs", user), "#w:chat", "hcategory:chat=anna chat")
     told = {each["user"]: (each["next_at"], each["until"]) for each in read_throttled(redis)["users"]}
     assert told == {"ann": (None, "when the pause ends"), "bob": (5.0, "when the pause ends")}
+
+
+def test_a_pause_in_one_lane_hides_no_time_of_another(redis: Redis) -> None:
+    """The earlier wake-up, where the paused one expires, is not told as the time at which the next may go."""
+    let_wait(redis, "ann", "urgent", at=2_000_000, chat=1)
+    let_wait(redis, "ann", "bulk", news=1)
+    redis.hset(user_key("backlogs", "ann"), "#w:chat", "hcategory:chat=anna chat")
+    assert [each["next_at"] for each in read_throttled(redis)["users"]] == [5.0]
 
 
 def test_a_wake_up_where_one_expires_is_no_next_time(redis: Redis) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
+
+# The first three end the host of a URL: what a password has before them would be read as a port.
+URL_SIGNS: Final = "in a password write %2F for /, %23 for #, %3F for ?, and %25 for %"
 
 
 class NotifierError(Exception):

@@ -193,6 +193,7 @@ def redis_url(value: object) -> str:
     wrong += f"{several.SENTINEL_FORM} or {several.CLUSTER_FORM}"
     if not isinstance(value, str):
         raise ValueError(wrong)  # noqa: TRY004 - pydantic
+    wrong += several.advice(value)
     if several.is_sentinel(value) or several.is_cluster(value):
         several.parse(value)
         return value

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
+from notifier.errors import URL_SIGNS
+
 SENTINEL_FORM: Final = "redis+sentinel://host:26379,host:26379/service/0"
 CLUSTER_FORM: Final = "redis+cluster://host:6379,host:6379"
 _PORT: Final = {"sentinel": 26379, "cluster": 6379}
@@ -43,10 +45,16 @@ def parse(url: str) -> Servers:
     hosts = _hosts(found[3], _PORT[kind]) if found else ()
     if not found or not hosts or bool(found[4]) != (kind == "sentinel"):
         if kind == "sentinel":
-            raise ValueError(f"is not the URL of a Redis behind Sentinel; write {SENTINEL_FORM}")
-        raise ValueError(f"is not the URL of a Redis Cluster, which has no number of a database; write {CLUSTER_FORM}")
+            raise ValueError(f"is not the URL of a Redis behind Sentinel; write {SENTINEL_FORM}{advice(url)}")
+        wrong = "is not the URL of a Redis Cluster, which has no number of a database; write "
+        raise ValueError(f"{wrong}{CLUSTER_FORM}{advice(url)}")
     username, _, password = (unquote(part) for part in (found[2] or "").partition(":"))
     return Servers(hosts, found[1] == "rediss", found[4] or "", int(found[5] or 0), username or None, password or None)
+
+
+def advice(url: str) -> str:
+    """Return what to add to the error of a URL that has a password."""
+    return f"; {URL_SIGNS}" if "@" in url else ""
 
 
 def _kind(url: str) -> str:

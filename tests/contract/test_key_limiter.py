@@ -697,6 +697,15 @@ def test_rates_and_cost_of_a_call(subject: Subject) -> None:
         limiter.limit("5/fortnight", key="k", cost=lambda: 1)
 
 
+@pytest.mark.parametrize("limiter", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("url", ["redis://:hunter2/x@h/0", "redis+cluster://one:1,:hunter2?x@two:2"])
+def test_no_part_of_a_password_is_in_an_error(limiter: type[Limiter | AsyncLimiter], url: str) -> None:
+    """A sign that ends the host of a URL makes a port of the password; the error says how the sign is written."""
+    with pytest.raises(ValueError, match="in a password write %2F for /") as caught:
+        limiter.from_url(url, namespace="n")
+    assert "hunter" not in str(caught.value)
+
+
 async def test_it_is_closed(redis_server: EmbeddedRedis) -> None:
     """`with` closes the connections, and so does `close`; in memory there are none."""
     with MemoryLimiter() as memory:

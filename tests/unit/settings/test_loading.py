@@ -440,6 +440,10 @@ def test_the_redis_url_of_the_environment_goes_first_and_may_have_a_password(tmp
     with pytest.raises(SettingsError, match=r"^NOTIFIER_REDIS_URL: is not the URL of a Redis") as caught:
         load_settings(path, {"NOTIFIER_REDIS_URL": "redis://:hunter2@two:port"})
     assert "hunter2" not in str(caught.value)
+    for url in ("redis://:hunter2#x@two", "redis+cluster://:hunter2/x@two", "redis+sentinel://:hunter2/x@two/service"):
+        with pytest.raises(SettingsError, match="in a password write %2F for /") as caught:
+            load_settings(path, {"NOTIFIER_REDIS_URL": url})
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["redis://h", "rediss://u@h:1/15", "unix:///run/redis.sock", "redis://[::1]:6379/0"])

@@ -44,9 +44,10 @@ def history(
         found = notifier.history(user or "", oldest)
     lately = "" if since is None else f" in the last {since}"
     columns = ("accepted", "category", "held back by, and how it ended", "job")
+    nothing = f"no record of {user}{lately}; what waits: notifier line USER"
     answer(
         [record_json(record) for record in found[:limit]],
-        Rows(columns, [_row(record) for record in found[:limit]], empty=f"no record of {user}{lately}"),
+        Rows(columns, [_row(record) for record in found[:limit]], empty=nothing),
         *([f"… and {counted(len(found) - limit, 'older one')}: --limit {len(found)}"] if len(found) > limit else []),
         right=bool(found),
     )

@@ -88,8 +88,9 @@ def test_send_status_cancel(run: Run) -> None:
     for shown in (run("history", "--job", job_id), run("history", "42", "--job", job_id)):
         assert (shown.status, shown.out.splitlines()[0]) == (0, "42, default: cancelled")
     assert "cancelled" in run("history", "42", "--since", "1h").out
-    assert run("history", "nobody") == Ran(1, "no record of nobody\n", "")
-    assert run("history", "nobody", "--since", "2h") == Ran(1, "no record of nobody in the last 2h\n", "")
+    line = "what waits: notifier line USER\n"
+    assert run("history", "nobody") == Ran(1, f"no record of nobody; {line}", "")
+    assert run("history", "nobody", "--since", "2h") == Ran(1, f"no record of nobody in the last 2h; {line}", "")
     assert run("history", "--job", "no-job") == Ran(1, "", "no-job: no record\n")
     of_none = run("history", "--job", "no-job", "--json")
     assert (of_none.status, json.loads(of_none.out)) == (1, {"job_id": "no-job", "state": "unknown"})

@@ -46,6 +46,7 @@ POLICY_UNKNOWN: Final = (
 )
 OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
 TELLING: Final[dict[Any, Any]] = {redis.Connection: tls.PlainConnection, redis.SSLConnection: tls.TlsConnection}
+OF_CLUSTER: Final = f"is a node of a cluster; write its URL as {redis_url.CLUSTER_FORM}"
 NO_PRIMARY: Final = "no sentinel answers, or none knows a healthy primary of this name"
 # After the primary's name, redis-py quotes the error of each sentinel: a word of it -> the text for people.
 SENTINELS: Final = {
@@ -264,6 +265,8 @@ def _lack(error: Exception) -> str:
     """Which command or database this Redis lacks for every user, for people; '' for other errors."""
     if isinstance(error, cluster.NotAClusterError):
         return "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS"
+    if isinstance(error, redis.exceptions.MovedError):  # a client of a cluster follows it
+        return OF_CLUSTER
     if "DB index is out of range" in str(error):
         return "has no database of this number: DB index is out of range; look at the end of redis.url"
     found = _UNKNOWN.search(_OF_PIPELINE.sub("", str(error)))
@@ -305,7 +308,7 @@ def check(client: redis.Redis) -> None:
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
     mode = info.get("redis_mode") or info.get("server_mode")  # the second is Valkey's
     if mode == "cluster" and not cluster.is_followed(client.connection_pool):
-        raise RedisUnusableError(f"Redis at {where} is a node of a cluster; write its URL as {redis_url.CLUSTER_FORM}")
+        raise RedisUnusableError(f"Redis at {where} {OF_CLUSTER}")
     if mode == "sentinel":
         raise RedisUnusableError(f"Redis at {where} is a sentinel; write its URL as {redis_url.SENTINEL_FORM}")
     version = str(info.get("redis_version", ""))

@@ -26,7 +26,7 @@ from notifier.settings import RedisSettings, parse_settings
 from notifier.settings.redis_url import parse
 from notifier.store.aio import connect_async
 from notifier.store.cluster import async_client_of, client_of, owner_of
-from notifier.store.connection import check, connect, unusable
+from notifier.store.connection import ask, check, connect, unusable
 from tests.faults.cluster import Node, RedisCluster
 from tests.faults.consistency import assert_empty_of_work
 from tests.harness import processes, warm
@@ -446,8 +446,11 @@ def test_a_user_of_a_role_may_do_it(cluster: RedisCluster, role: str, client: An
 
 
 def test_a_plain_url_of_a_node_is_refused(cluster: RedisCluster) -> None:
-    """Who names a node as if it were the one Redis is told the right form at the start."""
+    """Who names a node as if it were the one Redis is told the right form at the start, and by each call."""
     url = f"redis://127.0.0.1:{cluster.nodes[0].port}/0"
     wrong = r"is a node of a cluster; write its URL as redis\+cluster://"
-    with closing(connect(RedisSettings(url=url))) as plain, pytest.raises(RedisUnusableError, match=wrong):
-        check(plain)
+    with closing(connect(RedisSettings(url=url))) as plain:
+        with pytest.raises(RedisUnusableError, match=wrong):
+            check(plain)
+        with pytest.raises(RedisUnusableError, match=wrong):
+            ask(lambda: [plain.get(str(n)) for n in range(99)])

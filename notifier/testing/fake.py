@@ -17,6 +17,7 @@ import redis.asyncio
 
 from notifier.errors import ChannelError, SettingsError
 from notifier.notification import Notification
+from notifier.notification.notification import check_user
 from notifier.producer.aio import AsyncNotifier
 from notifier.producer.channels import Channels
 from notifier.producer.notifier import Notifier
@@ -134,10 +135,12 @@ class FakeNotifier(Notifier):
 
     def delivered(self, user: str) -> Sequence[Notification]:
         """Every notification that one user has received by now."""
+        check_user(user)
         return [sent.notification for sent in self.outbox if sent.notification.user == user]
 
     def waiting(self, user: str) -> Sequence[Notification]:
         """Every notification that still waits for one user."""
+        check_user(user)
         return [
             entry.notification
             for entry in self._memory.entries

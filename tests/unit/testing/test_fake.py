@@ -133,6 +133,13 @@ def test_what_is_wrong_or_too_much_is_refused() -> None:
     assert made.send_many([note("bert"), note("carl")]) == 2
 
 
+def test_a_user_that_is_no_text_is_refused_where_it_is_asked_for() -> None:
+    """An id that is a number has no deliveries: a test that asks for none would pass."""
+    for ask in (fake("").delivered, fake("").waiting):
+        with pytest.raises(InvalidNotificationError, match="user: must be text, is int"):
+            ask(42)  # type: ignore[arg-type]
+
+
 def test_a_call_computes_once_for_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """A storm for one user costs a test no more than the same for many."""
     made = fake("user: {gap: 1s}")

@@ -38,6 +38,8 @@ def main() -> int:
     except NotifierError as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

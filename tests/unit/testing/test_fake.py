@@ -133,6 +133,21 @@ def test_what_is_wrong_or_too_much_is_refused() -> None:
     assert made.send_many([note("bert"), note("carl")]) == 2
 
 
+def test_ctrl_c_ends_the_first_example_without_a_traceback(
+    notifier_outbox: FakeNotifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has started no worker yet sees it wait, and interrupts it."""
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    main = runpy.run_path(str(ROOT / "examples/send_one.py"))["main"]
+    monkeypatch.setattr(sys, "argv", ["send_one.py"])
+    monkeypatch.setattr("time.sleep", interrupt)
+    assert [main(), main()] == [0, 130], "the second one waits for the gap"
+    assert len(notifier_outbox.accepted) == 2
+
+
 def test_a_user_that_is_no_text_is_refused_where_it_is_asked_for() -> None:
     """An id that is a number has no deliveries: a test that asks for none would pass."""
     for ask in (fake("").delivered, fake("").waiting):

@@ -144,6 +144,15 @@ class TestExpo(ProviderContract):
         assert len(await s.arrivals()) == len(devices)
 
     @on_stage()
+    async def test_one_that_is_too_large_takes_no_other_with_it(self, s: Stage) -> None:
+        """Expo refuses a request as a whole for its size."""
+        answers = await asyncio.gather(s.send(title="x" * 5_000), s.send())
+        assert [(answer.outcome, answer.reason) for answer in answers] == [
+            (Outcome.REJECTED, "MessageTooBig"), (Outcome.DELIVERED, ""),
+        ]  # fmt: skip
+        assert len(await s.arrivals()) == 1
+
+    @on_stage()
     async def test_a_hundred_tickets_are_read(self, s: Stage) -> None:
         """Each may have an error of Expo's length."""
         devices = [await s.device(self.dead) for _ in range(100)]

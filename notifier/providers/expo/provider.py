@@ -10,10 +10,10 @@ from notifier.errors import InvalidNotificationError
 from notifier.notification.json_values import fields_of
 from notifier.providers.answers import unsendable
 from notifier.providers.build import Late
-from notifier.providers.contract import Answer, Dispatch
+from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.expo import answers as expo_answers
 from notifier.providers.expo.batches import MAX_REQUESTS, OK, Batches, Replied, Waiting
-from notifier.providers.expo.payload import message
+from notifier.providers.expo.payload import PAYLOAD_BYTES, message
 from notifier.providers.expo.receipts import Receipts
 from notifier.providers.expo.settings import ExpoSettings
 from notifier.providers.transport.backoff import SECOND_US
@@ -46,10 +46,13 @@ class ExpoProvider(PooledProvider):
         self._receipts = Receipts(self._fetch, after_s, report) if after_s else None
 
     async def _send(self, dispatch: Dispatch) -> Answer:
+        token = dispatch.device.token
         try:
-            content = message(dispatch.notification, dispatch.device.token, dispatch.ttl_us)
+            content = message(dispatch.notification, token, dispatch.ttl_us)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
+        if len(content) - len(token) > PAYLOAD_BYTES:  # Expo would refuse the others of its request as well
+            return Answer(Outcome.REJECTED, reason="MessageTooBig")
         answer, ticket = await self._batches.send(content, dispatch.send_by)
         if ticket and self._receipts is not None:
             self._receipts.expect(ticket, dispatch.device, dispatch.notification.user, dispatch.job_id)

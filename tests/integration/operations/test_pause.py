@@ -168,12 +168,13 @@ def test_a_mistake_in_the_rates_does_not_stand_in_the_way(run: Run, config: Path
         assert stopped.status == 0, stopped
         assert wrong in stopped.err
     assert run("resume", "category:chat").status == 0
+    eventually(lambda: wrong in server("/")[1], "the file to be read once it stays as it is")
     for path in ("/rates", "/user?id=42", "/routes", "/pause", "/"):
         status, page, _ = server(path)
         assert (status, wrong in page) == (200, True), path
     config.write_text(right, encoding="utf-8")
+    eventually(lambda: wrong not in server("/")[1], "the right file")
     assert server("/rates")[0] == 200
-    assert wrong not in server("/")[1]
 
 
 @pytest.mark.parametrize(

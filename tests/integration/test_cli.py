@@ -975,9 +975,10 @@ def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:
 def test_rates_are_reverted(run: Run, tmp_path: Path, redis: Redis) -> None:
     """What was published before holds again, and once more what was published after it; also after a withdrawal."""
     assert run("config", "revert", "--yes").status == 1  # nothing was ever published
-    for limit in (5, 7):
+    for limit, back in ((5, "withdraw"), (7, "revert")):
         (new := tmp_path / f"{limit}.yaml").write_text(f"user: {{windows: [{limit}/1h]}}\n")
-        assert run("config", "apply", str(new), "--yes", "--in", "0s", "--replace").status == 0
+        applied = run("config", "apply", str(new), "--yes", "--in", "0s", "--replace")
+        assert (applied.status, applied.out.split()[-1]) == (0, back), "the way back to what held before"
 
     def in_force() -> Any:
         return published_rates(redis)[1]

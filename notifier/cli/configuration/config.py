@@ -160,6 +160,7 @@ def _apply(own: Settings, delay_us: int, *, replaces: bool) -> None:
         known = partitions.ask_any(published_now)
         before = usable(lambda: partitions.ask_any(rates_in_force)[1], lambda: None)
     change = change_to(load_settings(GIVEN.config).rates if before is None else before, own.rates)
+    back = "withdraw" if before is None else "revert"
     _compare(change, replaces=replaces)
     confirm("apply?")
     with opened_all(own) as partitions:
@@ -173,7 +174,7 @@ def _apply(own: Settings, delay_us: int, *, replaces: bool) -> None:
         {"version": published.version, "at": moment(published.at_us)},
         f"{published.version} holds from {shown(moment(published.at_us))} on",
         _counts(own),
-        "see who follows it: notifier config status; go back: notifier config revert",
+        f"see who follows it: notifier config status; go back: notifier config {back}",
     )
 
 

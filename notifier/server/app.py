@@ -94,6 +94,7 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/log", page_data.actions, log_page),
         at.page("/problems", page_data.bad, bad_page),
         at.page("/pause", page_data.pauses, pauses_page),
+        at.page("/help", page_data.runbook, help_page),
         at.page("/help/{name}", page_data.runbook, help_page),
         at.page("/find", page_data.find, lambda place, _: place),
         at.page("/limits", page_data.limits, limits_page),

@@ -222,7 +222,7 @@ def limits(state: State, request: Request) -> dict[str, Any]:
 
 
 def runbook(_: State, request: Request) -> dict[str, Any]:
-    return {"text": read_help(request.path_params["name"])}
+    return {"text": read_help(request.path_params.get("name", ""))}
 
 
 def find(state: State, request: Request) -> str:

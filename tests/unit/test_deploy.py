@@ -21,6 +21,8 @@ import notifier.server
 from notifier.cli.app import app
 from notifier.operations import problems
 from notifier.queue.minutes import UNENDED
+from notifier.server.pages.help import help_page, read_help
+from notifier.server.pages.layout import View
 from notifier.settings import redis_url
 from notifier.testing.embedded import find_redis_server
 from notifier.testing.ports import free_port
@@ -94,6 +96,13 @@ def test_each_alert_names_its_page_of_the_runbook() -> None:
         assert (HELP / f"{page}.md").is_file()
     assert (HELP / "route-stopped.md").is_file()
     assert (HELP / "route-slow.md").is_file()
+
+
+def test_the_list_of_the_runbook_has_each_page() -> None:
+    """Who has no alert at hand finds the page from any other page; a person does not guess its name."""
+    page = help_page({"text": read_help("")}, View("/help", may_act=False))
+    assert all(f'<a href="/help/{each.stem}">' in page for each in HELP.glob("*.md"))
+    assert '<a href="/help">Runbook</a>' in page
 
 
 def test_no_page_of_the_runbook_gives_our_url_to_another_program() -> None:

@@ -17,8 +17,13 @@ ITEM: Final = re.compile(r"^(?:- |\d+\. )")
 
 
 def read_help(name: str) -> str:
-    """Return the Markdown of a page. Raises ProblemError."""
+    """Return the Markdown of a page; without a name, a list of all. Raises ProblemError."""
     folder = resources.files("notifier.server").joinpath("help")
+    if not name:
+        titles = sorted(
+            (each.read_text(encoding="utf-8").partition("\n")[0][2:], each.name) for each in folder.iterdir()
+        )
+        return "\n".join(["# Runbook\n", *(f"- [{title}]({page})" for title, page in titles)])
     if not NAME.fullmatch(name) or not folder.joinpath(f"{name}.md").is_file():
         raise ProblemError(404, "Unknown", "there is no such page of the runbook")
     return folder.joinpath(f"{name}.md").read_text(encoding="utf-8")

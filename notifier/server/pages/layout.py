@@ -164,6 +164,5 @@ def _refused(why: str) -> Html | None:
 
 
 def _footer(view: View) -> Any:
-    if view.may_act:
-        return tag("p", "Times are UTC.")
-    return tag("p", "Times are UTC. To act here, ask with a token that may act: NOTIFIER_SERVER_TOKEN.")
+    how = "" if view.may_act else " To act here, ask with a token that may act: NOTIFIER_SERVER_TOKEN."
+    return tag("p", f"Times are UTC.{how} ", link("/help", "Runbook"))

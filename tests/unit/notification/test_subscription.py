@@ -28,6 +28,8 @@ from notifier.texts import mask
 
 P256DH = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
 AUTH = "BTBZMqHH6r4Tts7J_aSIgg"
+# A point of the curve, had it not the prime added to its y: whoever encrypts for it is told that it is no key.
+Y_IS_TOO_LARGE = "BNcyXXZGzWDYCpJzjOs0X4RM_681hBAiyrF29pLejeHX_____wAAAAEAAAAAAAAAAAAAAAEAAAAAAAAAAAAAAAQ"
 KEYS = {"p256dh": P256DH, "auth": AUTH}
 GOOD: dict[str, Any] = {
     "endpoint": "https://fcm.googleapis.com/fcm/send/abc:DEF-1",
@@ -99,11 +101,13 @@ def test_subscriptions_of_all_browsers_are_read(endpoint: str) -> None:
         (written(keys={**KEYS, "auth": AUTH[:-1]}), "keys.auth"),
         (written(keys={**KEYS, "auth": "A"}), "keys.auth"),
         (written(keys={**KEYS, "auth": 16}), "keys.auth"),
+        (written(keys={**KEYS, "auth": "AAAA"}), "keys.auth has not 16 bytes"),
         (written(keys={**KEYS, "p256dh": P256DH.replace("_", "/")}), "keys.p256dh"),
         (written(keys={**KEYS, "p256dh": P256DH[:-4]}), "65 bytes"),
         (written(keys={**KEYS, "p256dh": "A" + P256DH[1:]}), "65 bytes"),
         (written(keys={**KEYS, "p256dh": P256DH[:40] + "AA" + P256DH[42:]}), "P-256"),
         (written(keys={**KEYS, "p256dh": "BP" + "_" * 85}), "P-256"),
+        (written(keys={**KEYS, "p256dh": Y_IS_TOO_LARGE}), "P-256"),
     ],
 )
 def test_anything_else_is_refused_without_being_shown(token: str, why: str) -> None:

@@ -29,6 +29,7 @@ from notifier.providers.fcm.platform import Fcm
 from notifier.providers.fcm.provider import FcmProvider
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.providers.transport.backoff import Backoff
+from notifier.providers.transport.http1_connections import MAX_ANSWERS
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
 from notifier.simulators.fcm import FcmSimulator, make_service_account
@@ -232,6 +233,14 @@ async def test_many_sends_share_connections_and_one_token(rig: Callable[..., Any
         assert len(r.log.arrivals) == 200
         assert len(r.simulator.connections) <= 20
         assert r.simulator.token_fetches == 1
+
+
+async def test_a_connection_carries_any_number_of_sends(rig: Callable[..., Any]) -> None:
+    """The bounds of what a server may say to one request count anew for the next."""
+    async with rig(max_connections=1) as r:
+        answers = [await r.provider.send(dispatch()) for _ in range(2 * MAX_ANSWERS)]
+        assert {answer.outcome for answer in answers} == {Outcome.DELIVERED}
+        assert len(r.simulator.connections) == 1
 
 
 async def test_a_token_found_expired_is_fetched_once(rig: Callable[..., Any]) -> None:

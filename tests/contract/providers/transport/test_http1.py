@@ -114,8 +114,18 @@ async def test_a_silent_server_has_one_timeout(certificates: Certificates) -> No
         assert asyncio.get_running_loop().time() - began < 1.5 * TIMEOUT_S
 
 
-async def test_what_came_on_an_idle_connection_and_was_not_read_yet_is_no_answer(certificates: Certificates) -> None:
-    """Such as a 404, which would call the next device's token dead: its request goes over a new connection."""
+@pytest.mark.parametrize(
+    ("stale", "turns"),
+    [(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", 0), (b"HTTP/1.1 404 Not Found\r\nX-Rest: ", 10)],
+    ids=["whole and not read yet", "half and read"],
+)
+async def test_what_came_on_an_idle_connection_is_no_answer(
+    certificates: Certificates, stale: bytes, turns: int
+) -> None:
+    """Such as a 404, which would call the next device's token dead: its request goes over a new connection.
+
+    turns: of the event loop, in which it may read.
+    """
     say, said = threading.Event(), threading.Event()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificates.cert_file, certificates.key_file)
@@ -125,7 +135,7 @@ async def test_what_came_on_an_idle_connection_and_was_not_read_yet_is_no_answer
             first.recv(65_536)
             first.sendall(OK + b"Content-Length: 0\r\n\r\n")
             say.wait(TIMEOUT_S * 5)
-            first.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            first.sendall(stale)
             said.set()
             with tls.wrap_socket(listener.accept()[0], server_side=True) as second:
                 second.recv(65_536)
@@ -142,6 +152,8 @@ async def test_what_came_on_an_idle_connection_and_was_not_read_yet_is_no_answer
         answers = [await post(pool, origin)]
         say.set()
         assert said.wait(TIMEOUT_S * 5), "this thread reads nothing meanwhile"
+        for _ in range(turns):
+            await asyncio.sleep(0)
         answers.append(await post(pool, origin))
         await pool.close()
         await asyncio.to_thread(server.join)

@@ -131,7 +131,7 @@ def not_installed(name: object) -> str:
 
 @cache
 def _of_packages() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in OURS}
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def forget() -> None:

@@ -139,7 +139,7 @@ class MemoryExchanges:
 
     def _accept(self, job: Job, together: Container[str], change: Callable[[str], None]) -> str | Refused:
         kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))
-        if earlier and self.now_us < kept_us and self.state(self.accepted[earlier]) not in _UNSENT:
+        if self.now_us < kept_us and self.state(self.accepted[earlier]) not in _UNSENT:
             return earlier
         if before := self.accepted.get(job.id):
             kept_us = self._settings.keep_failed_us

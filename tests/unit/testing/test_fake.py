@@ -131,6 +131,16 @@ def test_what_is_wrong_or_too_much_is_refused() -> None:
     with pytest.raises(OverloadedError, match="1 wait of user 'anna'"):
         made.send(note("anna"))
     assert made.send_many([note("bert"), note("carl")]) == 2
+    made = fake("user: {windows: [1/1h], max_waiting: 1}\ncategories: {default: {lane: bulk, overflow: drop_oldest}}")
+    made.send_many([note("anna") for _ in range(5)])
+    assert len(made.waiting("anna")) == 4, "no room is made, and nothing refused"
+
+
+def test_a_time_that_is_past_is_now() -> None:
+    """As in Redis: what is to be sent at an earlier time is sent when it was accepted."""
+    made = fake("user: {gap: 1m}")
+    made.send(note("anna", send_at=made.now - timedelta(hours=1)))
+    assert [sent.at for sent in made.outbox] == [made.now]
 
 
 def test_ctrl_c_ends_the_first_example_without_a_traceback(
@@ -241,6 +251,8 @@ def test_what_had_a_job_id_before_takes_no_room_and_is_told_if_it_is_refused() -
     with pytest.raises(OverloadedError):
         made.send(note("anna", "no room"), job_id="daily")
     assert made.send(note("anna", "again", dedupe_key="day")) == "daily"
+    made.advance("1d")
+    assert made.send(note("anna", "anew", dedupe_key="day")) != "daily"
 
 
 def test_threads_may_share_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def _is_module(name: str) -> bool:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            if not f"{name}.".startswith(f"{error.name}."):
                 raise  # the module is there, but a module that it imports is not
             if callable(import_attribute(name)):
                 return False

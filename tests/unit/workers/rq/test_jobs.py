@@ -76,6 +76,15 @@ def test_what_no_worker_can_read_is_set_aside_though_it_names_no_queue(redis: Re
     assert rq_jobs(Queue("default", connection=redis)).inspect(RqJob("odd", "7")).state == "aside"
 
 
+def test_a_notification_in_a_pickle_is_told_of_its_serializer(redis: Redis) -> None:
+    """To name its function in `worker.functions` would not help."""
+    job = Queue("default", connection=redis).enqueue("notifier.deliver", kwargs={"user": "42"})
+    redis.hset(job.key, "push_returned", "1")
+    found = rq_jobs(Queue("default", connection=redis)).inspect(RqJob(job.id, "7"))
+    reason = decode_reason(str(found.detail).encode())
+    assert (found.state, "JSON" in reason, "does not name" in reason) == ("aside", True, False), reason
+
+
 def test_a_meta_that_rq_2_wrote_as_a_pickle_limits_its_job() -> None:
     """Law 1: `rq requeue` without `-S json`, or RQ's clean-up after a kill, writes the bytes that it could not read."""
     meta = {"user": "42", "category": "chat", "mine": 1}
@@ -142,6 +151,14 @@ def test_a_pickled_meta_that_may_not_be_opened_runs_nothing(redis: Redis, meta: 
     job = queue.enqueue("math.factorial", 5, meta=meta)
     found = rq_jobs(queue, "math.factorial").inspect(RqJob(job.id, "7"))
     assert (found.state, found.detail) == ("queue", "end")
+
+
+def test_a_meta_that_only_a_horse_opens_stays_whole_where_a_worker_saves_its_job(redis: Redis) -> None:
+    """As RQ's clean-up does after a kill: the function still finds all that its caller put there."""
+    job = Queue("default", connection=redis).enqueue("math.factorial", 5, meta={"user": "42", "of": timedelta(1)})
+    stands = redis.hget(job.key, "meta")
+    AllowedFunctions([]).guarded_job().fetch(job.id, connection=redis, serializer=JSONSerializer).save()
+    assert redis.hget(job.key, "meta") == stands
 
 
 @pytest.mark.parametrize("meta", [{"user": "42", "n": 1}, {"unserialized": b'{"user": "42", "n": 1}'}], ids=str)

@@ -146,15 +146,14 @@ async def _exchange(url: SplitResult, asked: h11.Request, body: bytes) -> int:
         connection = h11.Connection(h11.CLIENT)
         for part in (asked, h11.Data(data=body), h11.EndOfMessage()):
             writer.write(connection.send(part) or b"")
-        await writer.drain()
         left = MAX_ANSWER
         while not isinstance(event := connection.next_event(), h11.Response):
             if event is h11.NEED_DATA:
                 data = await reader.read(4096)
                 left -= len(data)
-                if not data or left < 0:
-                    raise OSError("the answer has no end" if data else "the connection was closed")
-                connection.receive_data(data)
+                if left < 0:
+                    raise OSError("the answer has no end")
+                connection.receive_data(data)  # if nothing came, the connection is closed: the next event is an error
         return event.status_code
     finally:
         writer.transport.abort()

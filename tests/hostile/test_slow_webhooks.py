@@ -50,7 +50,12 @@ def silent(peer: socket.socket) -> None:
     threading.Event().wait(60)
 
 
-@pytest.mark.parametrize("script", [trickled, continued, flooded, headed, silent])
+def closed(peer: socket.socket) -> None:
+    while not peer.recv(4096).endswith(b"{}"):
+        pass
+
+
+@pytest.mark.parametrize("script", [trickled, continued, flooded, headed, silent, closed])
 def test_one_deadline_for_all(script: Callable[[socket.socket], None]) -> None:
     """Whatever trickles in, the request ends within its time, and not of each read's."""
 

@@ -244,6 +244,22 @@ class Receiver:
         return [event["job_id"] for _, body in self.posts for event in json.loads(body)["events"]]
 
 
+class Pauses:
+    """In the place of the webhook's pauses, which get longer. asked: the number of failures before each."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def compute(self, failures: int) -> float:
+        self.asked.append(failures)
+        return 0.01
+
+
+def test_the_webhook_pauses_longer_and_longer() -> None:
+    """1 s, 2 s, 4 s, and a minute at most."""
+    assert [webhook.BACKOFF.compute(n) for n in (0, 1, 2, 9, 999)] == [1, 2, 4, 60, 60]
+
+
 @contextmanager
 def posting(tmp_path: Path, url: str, redis: Redis, *answers: int) -> Iterator[tuple[Receiver, Webhook]]:
     receiver = Receiver(*answers)
@@ -279,7 +295,7 @@ def test_the_webhook_repeats_until_it_is_taken(
     config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each event comes at least once, in order, signed by the secret of that moment; of 4xx three are repeated."""
-    monkeypatch.setattr(webhook, "BACKOFF", ExponentialBackoff(cap=0.05, base=0.01))
+    monkeypatch.setattr(webhook, "BACKOFF", pauses := Pauses())
     first = settle_one(redis, config, 10**12, "a")
     with posting(tmp_path, redis_server.url, redis, *AGAIN, 200, 400, 200) as (receiver, posts):
         eventually(lambda: posts.taken == 1, "the first")
@@ -288,6 +304,7 @@ def test_the_webhook_repeats_until_it_is_taken(
         (tmp_path / "secret").write_text("another\n")
         third = settle_one(redis, config, 10**12, "c")
         eventually(lambda: posts.taken == 2, "the third")
+    assert pauses.asked == [*range(len(AGAIN))]
     assert receiver.jobs() == [first] * len(AGAIN) + [first, second, third]
     for secret, (signature, body) in zip([b"s3cret"] * (len(AGAIN) + 2) + [b"another"], receiver.posts, strict=True):
         at, made = (part.partition("=")[2] for part in signature.split(","))
@@ -375,10 +392,12 @@ def test_nothing_ends_the_webhook(
     config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever goes wrong, where Redis is read or where is posted, is logged, and tried again."""
-    monkeypatch.setattr(webhook, "BACKOFF", ExponentialBackoff(cap=0.05, base=0.01))
+    monkeypatch.setattr(webhook, "BACKOFF", pauses := Pauses())
     redis.set("notifier:events", "poison")
     with capture_logs() as logs, posting(tmp_path, redis_server.url, redis, 200) as (receiver, posts):
-        eventually(lambda: any(line["event"] == "events_not_read" for line in logs), "the trouble with Redis")
+        eventually(lambda: len(pauses.asked) > 2, "the trouble with Redis")
+        assert pauses.asked[:3] == [0, 1, 2]
+        assert [line["event"] for line in logs] == ["events_not_read"], "it is told once"
         redis.delete("notifier:events")
         right, posts._url = posts._url, urlsplit("http://exa..mple.com/")
         last = settle_one(redis, config, 10**12)

@@ -26,7 +26,9 @@ from notifier.notification import Device, Notification
 from notifier.notification.subscription import KNOWN_HOSTS, read_subscription
 from notifier.providers import check_payload
 from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.transport import http1
 from notifier.providers.webpush import answers as webpush_answers
+from notifier.providers.webpush import crypto
 from notifier.providers.webpush.crypto import LIFE_S, REFRESH_S, STRANGERS, Vapid, encrypt
 from notifier.providers.webpush.keys import load_key, public_key
 from notifier.providers.webpush.payload import MAX_TTL_S, PAYLOAD_BYTES, headers, payload
@@ -476,10 +478,26 @@ async def test_one_service_that_is_silent_holds_up_no_other(rig: Callable[..., A
         assert {(await task).outcome for task in waiting} == {Outcome.UNKNOWN, Outcome.UNSENT}
 
 
+async def test_strangers_names_fill_no_memory(rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription may name any server under an allowed domain: what is kept for each of them is bounded."""
+    monkeypatch.setattr(http1, "MAX_BACKOFFS", 3)
+    monkeypatch.setattr(crypto, "MAX_ORIGINS", 3)
+    async with rig() as r:
+        for n in range(10):
+            r.provider._pool.has_reached(f"https://{n}.example.com")
+            r.provider._vapid.authorization(f"https://{n}.example.com")
+        assert len(r.provider._pool._backoffs) <= 3
+        assert len(r.provider._vapid._made) <= 3
+        assert (await r.send()).outcome is Outcome.DELIVERED
+
+
 async def test_only_known_services_are_talked_to(rig: Callable[..., Any]) -> None:
     """A worker sends to no host that is not allowed, whatever a job says; without any said, to the browsers' own."""
     async with rig(hosts=KNOWN_HOSTS) as r:
         assert await r.send() == Answer(Outcome.REJECTED, reason="HostNotAllowed")
+        for device in (r.device(), Device("webpush", "no subscription")):
+            assert r.provider.service(device) == ""
+            assert not await r.provider.probe(device)
         assert r.log.arrivals == []
 
 

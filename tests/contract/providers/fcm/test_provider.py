@@ -401,6 +401,7 @@ async def test_the_old_token_serves_while_the_endpoint_is_down(rig: Callable[...
     [
         Reply(503, "backend"),
         Reply(429, "busy"),
+        Reply(400, "temporarily_unavailable"),
         Reply(200, drop=True),
         Reply(502, "<html>"),
         Reply(200, "<html>Sign in to this network</html>"),

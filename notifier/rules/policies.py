@@ -78,13 +78,14 @@ class Policies:
         limits: Mapping[str, PlatformLimits] | None = None,
         *,
         zone: str = DEFAULT_ZONE,
-        lead_us: int = 0,
+        lead_us: int = 1,
         users_may: Collection[str] = (),
     ) -> None:
         """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`.
 
         limits: by platform. zone: for users without one. lead_us: for how long before quiet hours nothing may go: a
-        worker's lease, at whose end the provider has received a send. users_may: the tiers that users may choose.
+        worker's lease, at whose end the provider has received a send; at least 1, or they hold nothing. users_may: the
+        tiers that users may choose.
         """
         self.limits = dict(limits or {})
         self.zone = zone

@@ -154,7 +154,8 @@ def contents(redis: Redis, leased: list[Leased]) -> dict[str, Any]:
             if said := value.get(b"push_counted"):
                 counted = json.loads(said)
                 value |= {b"push_counted": counted | {"permit": names[counted["permit"].encode()]}}
-            return {plain(name): plain(of) for name, of in value.items() if name != b"push_order"}
+            # A visit that finds nothing is counted; the direct way saves it.
+            return {plain(name): plain(of) for name, of in value.items() if name not in {b"push_order", b"looked"}}
         if isinstance(value, bytes):
             whole, _, part = value.rpartition(b":")
             base, hashed, n = value.partition(b"#")

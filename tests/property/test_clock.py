@@ -172,6 +172,13 @@ def test_a_digest_that_is_complete_in_quiet_hours_is_looked_at_when_they_are_ove
     world.check()
 
 
+def test_quiet_hours_hold_where_no_lead_is_named(redis: Redis) -> None:
+    """By rules that were made in Python; at their first moment as well, and in the forecast alike."""
+    night = Policies(Policy(quiet=(Hours(22 * H, 8 * H),)))
+    trace = [Event(at(2024, 7, 31, 22), "default")]
+    assert by_the_scripts(redis, night, trace, 0) == Replay(night, "ann", trace).run().sent == [at(2024, 8, 1, 8)]
+
+
 def test_who_is_muted_without_end_waits_for_no_hours(redis: Redis) -> None:
     """In Redis the mute ends in 2199, at night: until then it is told of the mute alone."""
     night = Policies(Policy(quiet=(Hours(22 * H, 8 * H),)), lead_us=LEASE)

@@ -183,7 +183,7 @@ class Engine:
             _raise_first(await run_together(self._redis, before))
             return settling is not None
         rooms = self._turns.rooms(self.flights, room)
-        with self._turns.taking(self.flights, 0 if self._outage else room), self.flights.pulling():
+        with self._turns.taking(self.flights, 0 if self._outage else room):
             return await self._take(room, rooms, before) or settling is not None
 
     async def _hand_over(self, call: Call[bool] | None = None) -> None:

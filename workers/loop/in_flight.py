@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from secrets import token_hex
@@ -87,7 +87,6 @@ class Flights:
         self._with_pull: list[Settlement] = []  # on their way to Redis with the pull under way, or before it
         self._beside_pull: list[Settlement] = []  # on their way to Redis by themselves
         self._settling: asyncio.Task[None] | None = None  # those of `_beside_pull`
-        self._is_pulling = False
         self._numbers: Counter[str] = Counter()  # that Redis does not have yet
         self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
         self.rq_jobs: list[RqJob] = []
@@ -321,19 +320,11 @@ class Flights:
         self._with_pull = self._without(self._beside_pull)[: self._tuning.batch]
         return self._call_for(self._with_pull, counts=self._settling is None) if self._with_pull else None
 
-    @contextlib.contextmanager
-    def pulling(self) -> Iterator[None]:
-        """While a pull is under way, settle each whole batch that ends: Redis works on it until the next pull."""
-        self._is_pulling = True
-        try:
-            yield
-        finally:
-            self._is_pulling = False
-
     def _settle_beside_pull(self) -> None:
+        """Settle a whole batch while a pull is under way: Redis works on it until the next pull comes."""
         # What goes back to its backlog, and what Redis must hear first, waits for the next pull: see `settling`.
         has_batch = len(self._settlements) >= len(self._with_pull) + self._tuning.batch
-        if self._is_pulling and has_batch and not (self._returning or self._circuits.has_news):
+        if has_batch and self._turns.takes(self) and not (self._returning or self._circuits.has_news):
             self._beside_pull = self._without(self._with_pull)[: self._tuning.batch]
             call = self._call_for(self._beside_pull, counts=not self._with_pull)
             self._settling = asyncio.create_task(self._run_beside_pull(call))

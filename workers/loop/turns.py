@@ -74,6 +74,10 @@ class Turns:
             self._asked.pop(flights, None)
             self.freed()
 
+    def takes(self, flights: Flights) -> bool:
+        """Whether room is reserved for this engine, whose pull is under way or comes next."""
+        return flights in self._asked
+
     def lack(self, flights: Flights, rooms: Iterable[str]) -> None:
         """Wake this engine when one of these routes has room again."""
         self._lacking.pop(flights, None)

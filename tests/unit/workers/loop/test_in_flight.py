@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -254,6 +255,10 @@ class Sent:
         self.flights = flights(self.judge, self.circuits)
         self.flights._tuning = replace(self.flights._tuning, batch=2)
 
+    def pulling(self) -> AbstractContextManager[None]:
+        """While a pull is under way."""
+        return self.flights._turns.taking(self.flights, 0)
+
     async def _tell(self) -> None:
         self.circuits.has_news = False
 
@@ -272,7 +277,7 @@ async def test_a_batch_that_ends_during_a_pull_is_settled_by_itself(monkeypatch:
     await sent.end("a")
     with_pull = await sent.flights.settling()
     assert with_pull is not None
-    with sent.flights.pulling():
+    with sent.pulling():
         await sent.end("b")
         assert sent.redis.asked == []
         await sent.end("c", "d", "e", "f")
@@ -292,7 +297,7 @@ async def test_a_batch_that_ends_during_a_pull_is_settled_by_itself(monkeypatch:
 async def test_a_settlement_beside_a_pull_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next round, which it wakes; so nothing is lost, and nothing waits for more sends to end."""
     sent = Sent(monkeypatch)
-    with sent.flights.pulling():
+    with sent.pulling():
         await sent.end("a", "b")
         sent.flights.wake.clear()
         await sent.redis.answer(0, RedisConnectionError("gone"))
@@ -310,7 +315,7 @@ async def test_a_settlement_with_a_pull_that_fails_is_made_again(monkeypatch: py
     sent = Sent(monkeypatch)
     await sent.end("a")
     lost = cast("Any", await sent.flights.settling())
-    with sent.flights.pulling():
+    with sent.pulling():
         await sent.end("b", "c")
         await sent.redis.answer(0)
         await sent.end("d", "e")
@@ -325,7 +330,7 @@ async def test_a_settlement_with_a_pull_that_fails_is_made_again(monkeypatch: py
 async def test_who_ends_waits_for_the_settlement_beside_a_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not made a second time meanwhile."""
     sent = Sent(monkeypatch)
-    with sent.flights.pulling():
+    with sent.pulling():
         await sent.end("a", "b")
     ending = asyncio.create_task(sent.flights.drain())
     await asyncio.sleep(0)
@@ -341,7 +346,7 @@ async def test_what_comes_before_the_next_pull_is_not_settled_beside_one(
 ) -> None:
     """The next pull must not lease again what goes back, or later jobs of its backlog."""
     sent = Sent(monkeypatch)
-    with sent.flights.pulling() if kept_for != "no pull" else contextlib.nullcontext():
+    with sent.pulling() if kept_for != "no pull" else contextlib.nullcontext():
         sent.circuits.has_news = kept_for == "news of a route"
         await sent.end("a", taken=kept_for != "a job that goes back")
         await sent.end("b", "c")

@@ -318,7 +318,7 @@ class Flights:
         """Return the call that settles a batch of ended sends, or None. Decoding its reply notes the result."""
         await self._circuits.tell()  # first: messages of an open circuit that go back must not be pulled again at once
         self._with_pull = self._without(self._beside_pull)[: self._tuning.batch]
-        return self._call_for(self._with_pull, counts=self._settling is None) if self._with_pull else None
+        return self._call_for(self._with_pull, counts=not self._beside_pull) if self._with_pull else None
 
     def _settle_beside_pull(self) -> None:
         """Settle a whole batch while a pull is under way: Redis works on it until the next pull comes."""

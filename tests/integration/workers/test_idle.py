@@ -146,12 +146,17 @@ def test_who_yields_lets_another_lead(redis_server: EmbeddedRedis, redis: Redis,
     asyncio.run(story())
 
 
+async def outlive_a_leader(redis: Redis, idle: IdleWorker) -> None:
+    """Let it follow a worker that is dead, until it leads itself."""
+    redis.set(leader_key("leader", ["default"]), "dead", px=500)
+    while not await idle.wait(None):
+        pass
+
+
 async def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """It has followed until then, so it listens for the call by which it now wakes the next."""
     async with two(redis_server, MANY) as (client, leader, follower):
-        redis.set(leader_key("leader", ["default"]), "dead", px=500)
-        while not await leader.wait(None):
-            pass
+        await outlive_a_leader(redis, leader)
         following = asyncio.create_task(follower.wait(None))
         await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the follower alone to listen")
         await run_async(client, leader.hand_over())
@@ -163,9 +168,7 @@ async def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server
 async def test_who_leads_leaves_the_calls_of_others_to_who_follows(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """It has followed until then, so it listened first; but a worker with too much to do calls one more than it."""
     async with two(redis_server, MANY) as (_, leader, follower):
-        redis.set(leader_key("leader", ["default"]), "dead", px=500)
-        while not await leader.wait(None):
-            pass
+        await outlive_a_leader(redis, leader)
         leading = asyncio.create_task(leader.wait(None))
         following = asyncio.create_task(follower.wait(None))
         await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "both to listen")

@@ -125,7 +125,7 @@ class InRedis(Asking):
             nodes, of_url = nodes_of(url)
             client = cls._cluster(nodes, OF_CLUSTER | within(timeout, cls._retry, tries=1) | of_url)
         else:
-            client = make_whole(cls._client.from_url(readable(url), protocol=2, **within(timeout, cls._retry)))
+            client = make_whole(cls._client.from_url(checked_url(url), protocol=2, **within(timeout, cls._retry)))
         return cls(client, namespace=namespace, **options)
 
     @classmethod
@@ -264,12 +264,12 @@ def nodes_of(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
     """The nodes of a cluster's URL, and its options for all connections, such as the password."""
     scheme, _, nodes = url.partition("+cluster://")
     sign_in, at, hosts = nodes.rpartition("@")
-    found = [*map(parse_url, [readable(f"{scheme}://{sign_in}{at}{host}") for host in hosts.split(",")])]
+    found = [*map(parse_url, [checked_url(f"{scheme}://{sign_in}{at}{host}") for host in hosts.split(",")])]
     of_url = {name: value for each in found for name, value in each.items() if name not in NOT_SHARED}
     return [(each["host"], each.get("port", 6379)) for each in found], {**of_url, "ssl": scheme == "rediss"}
 
 
-def readable(url: str) -> str:
+def checked_url(url: str) -> str:
     """Return the URL. Raises ValueError, without a part of its password: the parser's own error quotes one."""
     with suppress(ValueError):
         if urlsplit(url).port != 0:
